@@ -1,0 +1,103 @@
+# `make help` lists the targets: the text after ## is their description.
+
+# Tools are built once, at the version named here, into .bin/. Bumping a version rebuilds that tool.
+SQLC_VERSION         := v1.31.1
+GOLANGCI_VERSION     := v2.15.0
+GOFUMPT_VERSION      := v0.9.2
+
+BIN      := $(CURDIR)/.bin
+SQLC     ?= $(BIN)/sqlc-$(SQLC_VERSION)
+GOLANGCI ?= $(BIN)/golangci-lint-$(GOLANGCI_VERSION)
+GOFUMPT  ?= $(BIN)/gofumpt-$(GOFUMPT_VERSION)
+
+GO ?= go
+
+# Two packages at a time: most of them keep a PostgreSQL busy, and the race detector multiplies memory.
+TEST_FLAGS   ?= -race
+TEST_PROCS   ?= 2
+TEST_TIMEOUT ?= 12m
+PACKAGES     ?= ./...
+
+BENCH       ?= .
+BENCH_TIME  ?= 1x
+LOAD_FLAGS  ?=
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: dev
+dev: ## run a broker with its own PostgreSQL on http://localhost:6632
+	$(GO) run ./cmd/queen dev
+
+.PHONY: test
+test: ## run every test with the race detector, against a real PostgreSQL
+	scripts/ensure-services.sh cc postgresql redis
+	$(GO) test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) -p $(TEST_PROCS) $(PACKAGES)
+
+.PHONY: test-short
+test-short: ## run the tests without the slow ones and without the race detector
+	scripts/ensure-services.sh postgresql redis
+	$(GO) test -short -timeout 5m -p $(TEST_PROCS) $(PACKAGES)
+
+.PHONY: test-readme
+test-readme: ## run the snippets of README.md against a broker built from this tree
+	scripts/ensure-services.sh postgresql psql curl jq
+	scripts/with-broker.sh scripts/test-readme.sh
+
+.PHONY: test-deploy
+test-deploy: ## check docker-compose.yml, the Dockerfile and the nginx configuration
+	scripts/ensure-services.sh nginx yaml
+	scripts/check-deploy.sh
+
+.PHONY: lint
+lint: $(GOLANGCI) ## check style, common mistakes and the import rules
+	$(GOLANGCI) run
+
+.PHONY: fmt
+fmt: $(GOLANGCI) ## format the Go code and order its imports
+	$(GOLANGCI) fmt
+
+.PHONY: generate
+generate: $(SQLC) ## rebuild internal/pgstore/db from migrations/ and queries/
+	$(SQLC) generate
+
+.PHONY: verify
+verify: $(SQLC) $(GOFUMPT) ## fail if generated code, go.mod or formatting is out of date
+	$(SQLC) diff
+	$(GO) mod tidy -diff
+	@bad=$$(git ls-files -z '*.go' ':!internal/pgstore/db' | xargs -0 -r $(GOFUMPT) -l); \
+	if [ -n "$$bad" ]; then echo "not formatted, run make fmt:"; echo "$$bad"; exit 1; fi
+
+.PHONY: bench
+bench: ## run the benchmarks once each (BENCH=regexp BENCH_TIME=2s to measure)
+	scripts/ensure-services.sh postgresql redis
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -benchmem -p 1 -timeout 30m $(PACKAGES)
+
+.PHONY: loadtest
+loadtest: ## measure this machine (LOAD_FLAGS='-h' shows the choices)
+	scripts/ensure-services.sh postgresql
+	$(GO) run ./loadtest $(LOAD_FLAGS)
+
+.PHONY: clean
+clean: ## remove the pinned tools and build results
+	rm -rf $(BIN) dist
+
+# $(call install,target,module@version,binary): build into a folder of its own, then move the finished file, so that
+# an interrupted build leaves nothing that looks installed.
+define install
+	@mkdir -p $(BIN)/build
+	GOFLAGS= GOWORK=off GOBIN=$(BIN)/build $(GO) install $(2)
+	@mv $(BIN)/build/$(3) $(1)
+endef
+
+$(BIN)/sqlc-$(SQLC_VERSION):
+	$(call install,$@,github.com/sqlc-dev/sqlc/cmd/sqlc@$(SQLC_VERSION),sqlc)
+
+$(BIN)/golangci-lint-$(GOLANGCI_VERSION):
+	$(call install,$@,github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION),golangci-lint)
+
+$(BIN)/gofumpt-$(GOFUMPT_VERSION):
+	$(call install,$@,mvdan.cc/gofumpt@$(GOFUMPT_VERSION),gofumpt)
