@@ -1,0 +1,61 @@
+package pgtest
+
+import (
+	"testing"
+)
+
+func TestMain(m *testing.M) { Main(m, CheckLeaks()) }
+
+func TestDatabasesAreSeparate(t *testing.T) {
+	t.Parallel()
+	for range 4 {
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			pool := NewEmpty(t).Pool(t)
+			for _, stmt := range []string{
+				"CREATE SCHEMA queen",
+				"CREATE TABLE queen.only_here (id int)",
+			} {
+				if _, err := pool.Exec(t.Context(), stmt); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func TestDatabaseIsDroppedAtCleanup(t *testing.T) {
+	t.Parallel()
+	var db *DB
+	t.Run("user", func(t *testing.T) {
+		db = NewEmpty(t)
+		if _, err := db.Pool(t).Exec(t.Context(), "SELECT 1"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	var n int
+	err := theServer(t).admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_database WHERE datname = $1", db.Name).Scan(&n)
+	if err != nil || n != 0 {
+		t.Errorf("database still there (%d, %v)", n, err)
+	}
+}
+
+func TestPoolNeedsQualifiedNames(t *testing.T) {
+	t.Parallel()
+	if _, err := NewEmpty(t).Pool(t).Exec(t.Context(), "CREATE TABLE nowhere (id int)"); err == nil {
+		t.Error("an unqualified name worked; search_path should be empty")
+	}
+}
+
+func TestRedisAnswers(t *testing.T) {
+	t.Parallel()
+	if Redis(t) != Redis(t) {
+		t.Error("two calls gave two servers")
+	}
+}
+
+func BenchmarkNewEmpty(b *testing.B) {
+	for b.Loop() {
+		NewEmpty(b)
+	}
+}
