@@ -17,6 +17,7 @@ type DeadLetter struct {
 	Error         string
 	Payload       []byte
 	ProducerSub   string
+	Encrypted     bool      // the stored form is an envelope
 	CreatedAt     time.Time // when the message was stored
 	FailedAt      time.Time
 }

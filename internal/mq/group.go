@@ -18,6 +18,7 @@ type GroupSummary struct {
 
 // GroupPartition is a group's state on one partition.
 type GroupPartition struct {
+	Group         string
 	Queue         string
 	Conflation    bool
 	Partition     string

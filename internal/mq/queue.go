@@ -193,6 +193,14 @@ type Counts struct {
 // Completed is what is retained and no longer pending.
 func (c Counts) Completed() int64 { return max(c.Total-c.Pending, 0) }
 
+// QueueFilter selects queues of the list; empty labels match everything.
+type QueueFilter struct {
+	Namespace string
+	Task      string
+	Limit     int // 0: all
+	Offset    int
+}
+
 // QueueSummary is a line of the queue list.
 type QueueSummary struct {
 	Queue

@@ -108,6 +108,7 @@ type MessageDetail struct {
 	TraceID       UUID
 	ProducerSub   string
 	Payload       []byte // nil when it can no longer be read
+	Encrypted     bool   // the stored form is an envelope
 	PartitionID   PartitionID
 	Queue         string
 	Partition     string
