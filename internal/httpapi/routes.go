@@ -1,0 +1,85 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/gorilla/mux"
+
+	"github.com/queenmq-go/queenmq/internal/mq"
+)
+
+type route struct {
+	method, path string
+	handle       handlerFunc
+}
+
+// routes lists everything that is served, the message plane first because the
+// router tries them in order. A GET is answered to HEAD too, except where it
+// consumes.
+func (s *server) routes() []route {
+	const consume = "GET only"
+	return []route{
+		{"POST", "/api/v1/push", s.push},
+		{consume, "/api/v1/pop/queue/{queue}", s.popQueue},
+		{consume, "/api/v1/pop/queue/{queue}/partition/{partition}", s.popPartition},
+		{consume, "/api/v1/pop", s.popDiscovery},
+		{"POST", "/api/v1/ack", s.ack},
+		{"POST", "/api/v1/ack/batch", s.ackBatch},
+	}
+}
+
+// router registers the routes on the escaped path, uncleaned, so that a name
+// may hold %2F, a dot segment or a double slash.
+func (s *server) router() http.Handler {
+	m := mux.NewRouter().UseEncodedPath().SkipClean(true)
+	for _, rt := range s.routes() {
+		methods := []string{rt.method}
+		switch rt.method {
+		case "GET only":
+			methods = []string{http.MethodGet}
+		case http.MethodGet:
+			methods = append(methods, http.MethodHead)
+		}
+		// A queue may be named by the empty string.
+		pattern := strings.ReplaceAll(rt.path, "{queue}", "{queue:[^/]*}")
+		m.Handle(pattern, s.serve(rt.path, rt.handle)).Methods(methods...)
+	}
+	m.NotFoundHandler = s.serve("none", noSuchRoute)
+	m.MethodNotAllowedHandler = s.serve("none", func(_ *response, r *http.Request) error {
+		return &refusal{
+			status: http.StatusMethodNotAllowed, code: codeMethodNotAllowed, allow: allowed(m, r),
+			message: r.Method + " is not served here",
+		}
+	})
+	return m
+}
+
+func noSuchRoute(*response, *http.Request) error {
+	return &refusal{status: http.StatusNotFound, code: mq.CodeNoSuchRoute, message: "Not Found"}
+}
+
+// allowed lists the methods that the path of r is served with.
+func allowed(m *mux.Router, r *http.Request) string {
+	var list []string
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE"} {
+		try := *r
+		try.Method = method
+		var match mux.RouteMatch
+		if m.Match(&try, &match) && match.MatchErr == nil {
+			list = append(list, method)
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// pathName reads a segment of the path that names something. It is decoded
+// once, after the path was split.
+func pathName(r *http.Request, key string) (string, error) {
+	s, err := url.PathUnescape(mux.Vars(r)[key])
+	if err != nil {
+		return "", badRequest(key, "%s is not percent-encoded", key)
+	}
+	return s, mq.CheckName(key, s)
+}
