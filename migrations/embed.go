@@ -7,5 +7,5 @@ import "embed"
 
 // FS holds every step, named NNNNN_verb_noun.sql.
 //
-//go:embed *
+//go:embed *.sql
 var FS embed.FS

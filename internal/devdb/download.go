@@ -152,18 +152,22 @@ func unpackJar(jar []byte, dir string) error {
 		if !strings.HasSuffix(entry.Name, ".txz") {
 			continue
 		}
-		rc, err := entry.Open()
-		if err != nil {
-			return fmt.Errorf("open %s: %w", entry.Name, err)
-		}
-		defer rc.Close()
-		raw, err := xz.NewReader(rc)
-		if err != nil {
-			return fmt.Errorf("decompress %s: %w", entry.Name, err)
-		}
-		return unpackTar(raw, dir)
+		return unpackTxz(entry, dir)
 	}
 	return errors.New("jar holds no .txz")
+}
+
+func unpackTxz(entry *zip.File, dir string) error {
+	rc, err := entry.Open()
+	if err != nil {
+		return fmt.Errorf("open %s: %w", entry.Name, err)
+	}
+	defer rc.Close()
+	raw, err := xz.NewReader(rc)
+	if err != nil {
+		return fmt.Errorf("decompress %s: %w", entry.Name, err)
+	}
+	return unpackTar(raw, dir)
 }
 
 // unpackTar writes through os.Root, which refuses names that lead out of dir.

@@ -1,6 +1,9 @@
 package pgtest
 
 import (
+	"bufio"
+	"net"
+	"net/url"
 	"testing"
 )
 
@@ -49,8 +52,24 @@ func TestPoolNeedsQualifiedNames(t *testing.T) {
 
 func TestRedisAnswers(t *testing.T) {
 	t.Parallel()
-	if Redis(t) != Redis(t) {
-		t.Error("two calls gave two servers")
+	first, second := Redis(t), Redis(t)
+	if first != second {
+		t.Errorf("two calls gave two servers, %s and %s", first, second)
+	}
+	u, err := url.Parse(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("tcp", u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := bufio.NewReader(conn).ReadString('\n'); err != nil || answer != "+PONG\r\n" {
+		t.Errorf("answer %q, error %v", answer, err)
 	}
 }
 

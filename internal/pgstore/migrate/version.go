@@ -39,12 +39,15 @@ func appliedAt(ctx context.Context, q Querier) (map[int64]time.Time, error) {
 		`SELECT version_id, tstamp FROM `+versionTable+` WHERE is_applied AND version_id > 0 ORDER BY id`)
 	at := map[int64]time.Time{}
 	if err == nil {
+		defer rows.Close()
 		var version int64
 		var tstamp time.Time
-		_, err = pgx.ForEachRow(rows, []any{&version, &tstamp}, func() error {
-			at[version] = tstamp
-			return nil
-		})
+		for rows.Next() && err == nil {
+			if err = rows.Scan(&version, &tstamp); err == nil {
+				at[version] = tstamp
+			}
+		}
+		err = errors.Join(err, rows.Err())
 	}
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && (pgErr.Code == undefinedTable || pgErr.Code == "3F000") {
