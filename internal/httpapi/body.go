@@ -120,7 +120,11 @@ func (s *server) fill(b *body, w *response, r *http.Request) error {
 	}
 	// The budget comes first: a body that waits for room is not read, and
 	// its clock has not started.
-	if err := b.reserve(r.Context(), max(size, firstStep)); err != nil {
+	room := size
+	if room < 0 {
+		room = firstStep
+	}
+	if err := b.reserve(r.Context(), room); err != nil {
 		return err
 	}
 	limit := bodyGrace + time.Duration(max(r.ContentLength, 0)/bodyRate)*time.Second
@@ -173,7 +177,7 @@ func (b *body) readUnknown(ctx context.Context, src io.Reader, limit int64) erro
 		switch {
 		case int64(len(b.data)) > limit:
 			return tooLarge(limit)
-		case errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
+		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
 			return err

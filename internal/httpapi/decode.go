@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -237,6 +238,22 @@ func (d *decoder) integer(at place) (n int64, set bool, err error) {
 		return 0, false, badBody(at.String(), "%s must be an integer", at)
 	}
 	return n, true, nil
+}
+
+// isoTime reads an optional time; null and the empty string give the zero one.
+func (d *decoder) isoTime(at place) (time.Time, error) {
+	s, _, err := d.text(at, "", false)
+	if err != nil || s == "" {
+		return time.Time{}, err
+	}
+	t, ok := parseTime(s)
+	if !ok {
+		return time.Time{}, badRequest(at.String(), "%s is not a time", at)
+	}
+	if t.IsZero() {
+		t = t.Add(time.Microsecond) // the year 1 was sent; zero means that nothing was
+	}
+	return t, nil
 }
 
 // boolean reads an optional boolean.

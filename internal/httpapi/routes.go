@@ -15,18 +15,54 @@ type route struct {
 	handle       handlerFunc
 }
 
+// consuming marks a GET that changes state: a HEAD would take messages and
+// show them to nobody.
+const consuming = "GET, not HEAD"
+
 // routes lists everything that is served, the message plane first because the
 // router tries them in order. A GET is answered to HEAD too, except where it
 // consumes.
 func (s *server) routes() []route {
-	const consume = "GET only"
 	return []route{
 		{"POST", "/api/v1/push", s.push},
-		{consume, "/api/v1/pop/queue/{queue}", s.popQueue},
-		{consume, "/api/v1/pop/queue/{queue}/partition/{partition}", s.popPartition},
-		{consume, "/api/v1/pop", s.popDiscovery},
+		{consuming, "/api/v1/pop/queue/{queue}", s.popQueue},
+		{consuming, "/api/v1/pop/queue/{queue}/partition/{partition}", s.popPartition},
+		{consuming, "/api/v1/pop", s.popDiscovery},
 		{"POST", "/api/v1/ack", s.ack},
 		{"POST", "/api/v1/ack/batch", s.ackBatch},
+		{"POST", "/api/v1/lease/{leaseId}/extend", s.extendLease},
+
+		{"POST", "/api/v1/configure", s.configure},
+		{"GET", "/api/v1/resources/queues", s.listQueues},
+		{"GET", "/api/v1/resources/queues/{queue}", s.queueDetail},
+		{"GET", "/api/v1/resources/queues/{queue}/depth", s.queueDepth},
+		{"DELETE", "/api/v1/resources/queues/{queue}", s.deleteQueue},
+
+		{"POST", "/api/v1/fetch", s.fetch},
+		{"POST", "/api/v1/fetch/offsets", s.fetchOffsets},
+		{"POST", "/api/v1/partitions/changed", s.partitionsChanged},
+
+		{"GET", "/api/v1/consumer-groups", s.listGroups},
+		{"GET", "/api/v1/consumer-groups/lagging", s.laggingGroups},
+		{"GET", "/api/v1/consumer-groups/{group}", s.groupDetail},
+		{"DELETE", "/api/v1/consumer-groups/{group}", s.deleteGroup},
+		{"POST", "/api/v1/consumer-groups/{group}/subscription", s.setSubscription},
+		{"DELETE", "/api/v1/consumer-groups/{group}/queues/{queue}", s.deleteGroupOfQueue},
+		{"POST", "/api/v1/consumer-groups/{group}/queues/{queue}/seek", s.seekQueue},
+		{"POST", "/api/v1/consumer-groups/{group}/queues/{queue}/partitions/{partition}/seek", s.seekPartition},
+
+		{"GET", "/api/v1/dlq", s.listDeadLetters},
+		{"DELETE", "/api/v1/dlq", s.purgeDeadLetters},
+		{"POST", "/api/v1/dlq/{id}/replay", s.replayDeadLetter},
+		{"GET", "/api/v1/messages/{partitionId}/{transactionId}", s.messageDetail},
+		{"DELETE", "/api/v1/messages/{partitionId}/{transactionId}", s.deleteMessage},
+		{"POST", "/api/v1/messages/{partitionId}/{transactionId}/retry", s.retryMessage},
+
+		{"GET", "/health", s.health},
+		{"GET", "/livez", s.live},
+		{"GET", "/readyz", s.ready},
+		{"GET", "/status", s.live},
+		{"GET", "/metrics/prometheus", s.prometheus},
 	}
 }
 
@@ -37,7 +73,7 @@ func (s *server) router() http.Handler {
 	for _, rt := range s.routes() {
 		methods := []string{rt.method}
 		switch rt.method {
-		case "GET only":
+		case consuming:
 			methods = []string{http.MethodGet}
 		case http.MethodGet:
 			methods = append(methods, http.MethodHead)
