@@ -150,7 +150,10 @@ func parseFlags(args []string, errOut io.Writer) (*config, error) {
 	if cfg.duration == 0 && cfg.messages == 0 {
 		cfg.duration = 10 * time.Second
 	}
-	return cfg, cfg.validate()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	return cfg, nil
 }
 
 func (c *config) validate() error {

@@ -156,7 +156,8 @@ func (p *producer) send() error {
 }
 
 func (p *producer) encode(l *lane, first int64, count int, at int64) {
-	b := append(p.body[:0], `{"items":[`...)
+	b := p.body[:0]
+	b = append(b, `{"items":[`...)
 	for i := range count {
 		seq := first + int64(i)
 		if i > 0 {
@@ -176,7 +177,8 @@ func (p *producer) encode(l *lane, first int64, count int, at int64) {
 		b = p.payloads.append(b, l.index, seq, at)
 		b = append(b, '}')
 	}
-	p.body = append(b, ']', '}')
+	b = append(b, ']', '}')
+	p.body = b
 }
 
 // errorCounts counts failures by kind, so that a report can name them.
