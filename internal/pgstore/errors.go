@@ -1,0 +1,103 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/queenmq-go/queenmq/internal/mq"
+)
+
+var (
+	errQueued           = errors.New("queued into a batch")
+	errStatementTimeout = errors.New("statement timeout")
+	errPoolTimeout      = errors.New("no database connection became free in time")
+	errNoSlice          = errors.New("no slice of message_ids for now")
+)
+
+// notSentError marks a failure before anything reached the server.
+type notSentError struct{ err error }
+
+func (e *notSentError) Error() string { return e.err.Error() }
+func (e *notSentError) Unwrap() error { return e.err }
+
+// translate is the only place that reads SQLSTATE. It returns nil for nil, the
+// error itself when it is an mq.Error already, and else an mq.Error that says
+// whose fault it was and whether the caller may repeat.
+func translate(err error) error {
+	if err == nil {
+		return nil
+	}
+	var known *mq.Error
+	if errors.As(err, &known) {
+		return err
+	}
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return translateState(pg, err)
+	}
+	var unsent *notSentError
+	switch {
+	case errors.As(err, &unsent), pgconn.SafeToRetry(err):
+		return mq.Unavailable(err)
+	case errors.Is(err, pgx.ErrNoRows):
+		return &mq.Error{Kind: mq.KindNotFound, Code: mq.CodeNotFound, Message: "not found", Err: err}
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, errStatementTimeout):
+		return &mq.Error{Kind: mq.KindTimeout, Code: mq.CodeTimeout, Message: "the database did not answer in time", RetryAfter: time.Second, Err: err}
+	default:
+		// The connection was lost with a transaction under way: it may have
+		// committed.
+		return &mq.Error{Kind: mq.KindUnknown, Code: mq.CodeRetry, Message: "the connection to the database was lost; a write may have happened", RetryAfter: time.Second, Err: err}
+	}
+}
+
+func translateState(pg *pgconn.PgError, err error) error {
+	state := pg.Code
+	switch {
+	case state == "40001", state == "40P01", state == "55P03":
+		return &mq.Error{Kind: mq.KindBusy, Code: mq.CodeRetry, Message: "the database is busy", RetryAfter: time.Second, Err: err}
+	case state == "57014":
+		return &mq.Error{Kind: mq.KindTimeout, Code: mq.CodeTimeout, Message: "the database did not answer in time", RetryAfter: time.Second, Err: err}
+	case strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "53"),
+		state == "25006", strings.HasPrefix(state, "58"):
+		return mq.Unavailable(err)
+	case strings.HasPrefix(state, "22"):
+		// Should have been refused at the edge: worth a look in the log.
+		return &mq.Error{Kind: mq.KindInvalid, Code: mq.CodeBadRequest, Message: "the database refused a value", Err: err}
+	default:
+		return &mq.Error{Kind: mq.KindInternal, Code: mq.CodeInternal, Message: "database error " + state, Err: err}
+	}
+}
+
+// retryStale repeats fn where a repeat is certain to be harmless: a cached plan
+// that a migration outdated, and a transaction that lost a deadlock or a
+// serialization race, were both rolled back.
+func retryStale(fn func() error) error {
+	var err error
+	for attempt := range 4 {
+		if err = fn(); err == nil {
+			return nil
+		}
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) {
+			break
+		}
+		switch pg.Code {
+		case "0A000", "26000": // cached plan must not change; prepared statement gone
+		case "40001", "40P01":
+			time.Sleep(time.Duration(attempt+1) * 2 * time.Millisecond)
+		case "23514":
+			if strings.HasPrefix(pg.TableName, "message_ids") {
+				return errNoSlice
+			}
+			return translate(err)
+		default:
+			return translate(err)
+		}
+	}
+	return translate(err)
+}

@@ -1,0 +1,213 @@
+// Package pgstore keeps the log in PostgreSQL. It is the only package that
+// knows pgx and SQLSTATE: one method per use case, one transaction per method,
+// errors translated to mq kinds on the way out.
+//
+// The load-bearing detail: every transaction of a hot path is one pgx batch,
+// that is one pipeline ended by one Sync, which PostgreSQL runs as one implicit
+// transaction. It costs one round trip and one commit, and nothing may be
+// answered before the batch was closed without an error, because that is when
+// the commit is known.
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/queenmq-go/queenmq/internal/pgstore/db"
+)
+
+// Config says how to reach the database.
+type Config struct {
+	URL         string
+	PoolSize    int           // connections of this broker, both pools together
+	StmtTimeout time.Duration // ceiling of one transaction
+	AppName     string
+}
+
+// Store is the log in PostgreSQL. It has two pools: the hot one, whose sessions
+// always reuse a plan made of index lookups, serves push, pop and ack; the cold
+// one plans freely and serves reads, administration and the janitor.
+type Store struct {
+	hot     *pgxpool.Pool
+	cold    *pgxpool.Pool
+	timeout time.Duration
+}
+
+// coldShare is how many connections of the pool serve everything that is not
+// push, pop or ack.
+const coldShare = 4
+
+// acquireTimeout bounds the wait for a connection: a full pool is an overload
+// the caller should hear of, not a queue of its own.
+const acquireTimeout = 5 * time.Second
+
+// hotSettings make the plans of the hot sessions independent of when they were
+// made: statements there touch few rows through primary keys, and a plan chosen
+// while the tables were small must not survive into a time when they are not.
+var hotSettings = map[string]string{
+	"plan_cache_mode":   "force_generic_plan",
+	"enable_seqscan":    "off",
+	"enable_hashjoin":   "off",
+	"enable_mergejoin":  "off",
+	"enable_bitmapscan": "off",
+	"jit":               "off",
+}
+
+// Open connects lazily: it fails on a malformed URL, not on an absent server.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	size := max(cfg.PoolSize, 2)
+	cold := min(coldShare, max(size/4, 1))
+	s := &Store{timeout: cfg.StmtTimeout}
+	if s.timeout <= 0 {
+		s.timeout = 30 * time.Second
+	}
+	var err error
+	if s.hot, err = openPool(ctx, cfg, size-cold, hotSettings); err != nil {
+		return nil, err
+	}
+	if s.cold, err = openPool(ctx, cfg, cold, map[string]string{"jit": "off"}); err != nil {
+		s.hot.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func openPool(ctx context.Context, cfg Config, size int, settings map[string]string) (*pgxpool.Pool, error) {
+	pc, err := pgxpool.ParseConfig(cfg.URL)
+	if err != nil {
+		// pgx masks the password in its parse errors.
+		return nil, fmt.Errorf("database url: %w", err)
+	}
+	pc.MaxConns = int32(size)
+	pc.MinConns = int32(min(size, 2))
+	pc.MaxConnIdleTime = 5 * time.Minute
+	pc.HealthCheckPeriod = 15 * time.Second
+	pc.ConnConfig.ConnectTimeout = 5 * time.Second
+	pc.ConnConfig.RuntimeParams["application_name"] = cfg.AppName
+	// A peer that vanished without a word must not hold a request for hours.
+	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3,
+	}}
+	pc.ConnConfig.DialFunc = dialer.DialContext
+	set := "SELECT"
+	for name, value := range settings {
+		if set != "SELECT" {
+			set += ","
+		}
+		set += fmt.Sprintf(" set_config('%s', '%s', false)", name, value)
+	}
+	// By statement, not as start-up parameters: a pooler in between would
+	// refuse those it does not know.
+	pc.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+		_, err := c.Exec(ctx, set, pgx.QueryExecModeSimpleProtocol)
+		return err
+	}
+	return pgxpool.NewWithConfig(ctx, pc)
+}
+
+// Close waits for connections in use and closes both pools.
+func (s *Store) Close() {
+	s.hot.Close()
+	s.cold.Close()
+}
+
+// Ping makes a round trip.
+func (s *Store) Ping(ctx context.Context) error {
+	_, err := db.New(s.cold).ReadClock(ctx)
+	return translate(err)
+}
+
+// Stat reports the connections of both pools.
+func (s *Store) Stat() (size, idle, active int) {
+	for _, p := range []*pgxpool.Pool{s.hot, s.cold} {
+		st := p.Stat()
+		size += int(st.MaxConns())
+		idle += int(st.IdleConns())
+		active += int(st.AcquiredConns())
+	}
+	return size, idle, active
+}
+
+// detach gives database work a context of its own: a transaction serves many
+// requests, and pgx closes the connection of a query whose context ends.
+func (s *Store) detach(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), s.timeout, errStatementTimeout)
+}
+
+// acquire takes a connection, waiting a bounded time.
+func (s *Store) acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
+	wait, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errPoolTimeout)
+	defer cancel()
+	c, err := pool.Acquire(wait)
+	if err != nil {
+		return nil, &notSentError{err}
+	}
+	return c, nil
+}
+
+// batch queues checked statements. It satisfies db.DBTX, so the generated,
+// typed functions fill it: each call queues its statement and returns
+// errQueued; results are read from run's BatchResults in the same order.
+type batch struct{ pgx.Batch }
+
+func (b *batch) queries() *db.Queries { return db.New(b) }
+
+func (b *batch) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	b.Queue(sql, args...)
+	return pgconn.CommandTag{}, errQueued
+}
+
+func (b *batch) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
+	b.Queue(sql, args...)
+	return nil, errQueued
+}
+
+func (b *batch) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
+	b.Queue(sql, args...)
+	return queuedRow{}
+}
+
+type queuedRow struct{}
+
+func (queuedRow) Scan(...any) error { return errQueued }
+
+// run sends the batch as one transaction and lets read consume the results in
+// order. The transaction is committed when run returns nil.
+func (s *Store) run(ctx context.Context, pool *pgxpool.Pool, b *batch, read func(pgx.BatchResults) error) error {
+	ctx, cancel := s.detach(ctx)
+	defer cancel()
+	return retryStale(func() error {
+		c, err := s.acquire(ctx, pool)
+		if err != nil {
+			return err
+		}
+		defer c.Release()
+		br := c.SendBatch(ctx, &b.Batch)
+		err = read(br)
+		if cerr := br.Close(); err == nil {
+			err = cerr
+		}
+		return err
+	})
+}
+
+// tx runs fn in an explicit transaction, for the few paths that decide between
+// round trips.
+func (s *Store) tx(ctx context.Context, pool *pgxpool.Pool, fn func(context.Context, pgx.Tx) error) error {
+	ctx, cancel := s.detach(ctx)
+	defer cancel()
+	return retryStale(func() error {
+		c, err := s.acquire(ctx, pool)
+		if err != nil {
+			return err
+		}
+		defer c.Release()
+		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error { return fn(ctx, tx) })
+	})
+}
