@@ -39,8 +39,8 @@ free_port() {
 port=$(free_port)
 export QUEEN_URL="http://127.0.0.1:$port"
 
-PORT=$port QUEEN_BIND_ADDR=127.0.0.1 QUEEN_DEV_DIR="$work/data" \
-  "$work/queen" dev >"$work/log" 2>&1 </dev/null &
+PORT=$port QUEEN_BIND_ADDR=127.0.0.1 \
+  "$work/queen" dev --data-dir "$work/data" >"$work/log" 2>&1 </dev/null &
 pid=$!
 
 for _ in $(seq 600); do
