@@ -250,23 +250,14 @@ func textOption(name string, set func(*mq.Options, string)) field[[]mq.OptionCha
 	})
 }
 
-// parseBool reads what PostgreSQL reads as a boolean: true, false, yes, no,
-// on, off, 1, 0 and their unambiguous beginnings.
+// parseBool reads what PostgreSQL reads as a boolean.
 func parseBool(text string) (v, ok bool) {
-	text = strings.ToLower(strings.TrimSpace(text))
-	switch text {
-	case "":
+	switch strings.ToLower(strings.TrimSpace(text)) {
+	case "t", "tr", "tru", "true", "y", "ye", "yes", "on", "1":
+		return true, true
+	case "f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0":
+		return false, true
+	default:
 		return false, false
-	case "1", "on":
-		return true, true
-	case "0", "of", "off":
-		return false, true
 	}
-	switch {
-	case strings.HasPrefix("true", text), strings.HasPrefix("yes", text):
-		return true, true
-	case strings.HasPrefix("false", text), strings.HasPrefix("no", text):
-		return false, true
-	}
-	return false, false
 }

@@ -396,7 +396,7 @@ func pointed(p jsontext.Pointer) string {
 		if n++; n > 3 || len(token) > 64 {
 			break
 		}
-		if _, err := strconv.Atoi(token); err == nil && n == 2 {
+		if _, err := strconv.Atoi(token); err == nil && n > 1 {
 			b.WriteString("[" + token + "]")
 			continue
 		}
