@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +21,10 @@ import (
 // Config is the effective configuration. The field comments name the variable.
 type Config struct {
 	DatabaseURL string // DATABASE_URL, or built from PG_HOST and its siblings
-	RedisURL    string // REDIS_URL; empty means no hints between brokers
+	// DatabaseGiven is false when nothing says which database to use and
+	// DatabaseURL is only the usual address.
+	DatabaseGiven bool
+	RedisURL      string // REDIS_URL; empty means no hints between brokers
 
 	Port          int           // PORT
 	BindAddr      string        // QUEEN_BIND_ADDR
@@ -120,11 +124,23 @@ func Load(environ []string, flags *pflag.FlagSet) (Config, error) {
 	if len(errs) == 0 {
 		errs = append(errs, c.finish(pg))
 	}
+	c.DatabaseGiven = given(all, env, flags)
 	c.Ignored = ignored(env)
 	if err := errors.Join(errs...); err != nil {
 		return Config{}, fmt.Errorf("configuration: %w", err)
 	}
 	return c, nil
+}
+
+// given reports whether the database was named, by address or by host.
+func given(all []setting, env map[string]string, flags *pflag.FlagSet) bool {
+	return slices.ContainsFunc(all, func(s setting) bool {
+		if s.names[0] != "DATABASE_URL" && s.names[0] != "PG_HOST" {
+			return false
+		}
+		_, text := s.find(env, flags)
+		return text != s.byDefault
+	})
 }
 
 // finish settles what depends on more than one setting.

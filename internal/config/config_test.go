@@ -182,6 +182,18 @@ func TestDatabaseFromParts(t *testing.T) {
 	}
 }
 
+func TestDatabaseGiven(t *testing.T) {
+	t.Parallel()
+	for env, want := range map[string]bool{
+		"": false, "PG_USER=u": false, "DATABASE_URL=": false,
+		"DATABASE_URL=postgres://db/q": true, "PG_HOST=db": true,
+	} {
+		if got := load(t, env).DatabaseGiven; got != want {
+			t.Errorf("%q: %v, want %v", env, got, want)
+		}
+	}
+}
+
 func TestFlagsWin(t *testing.T) {
 	t.Parallel()
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
