@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -153,6 +154,7 @@ func withProvider(ctx context.Context, fsys fs.FS, url string, use func(*goose.P
 		// Looked at often and waited for long: a fleet that rolls out runs
 		// this job in parallel, and building an index can take an hour.
 		lock.WithTableLockTimeout(500*time.Millisecond, 2*60*60*2),
+		lock.WithTableRetryPolicy(worthWaiting),
 	)
 	if err != nil {
 		return err
@@ -163,6 +165,26 @@ func withProvider(ctx context.Context, fsys fs.FS, url string, use func(*goose.P
 		return err
 	}
 	return use(p)
+}
+
+// worthWaiting tells a lease that somebody else holds, which has no type of its
+// own, from an answer of the server that waiting does not change, such as a
+// missing right. Without it a refused job would hang as long as a patient one.
+func worthWaiting(err error) bool {
+	var connectErr *pgconn.ConnectError
+	if errors.As(err, &connectErr) {
+		return false
+	}
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return true
+	}
+	switch pgErr.Code {
+	case "40001", "40P01", "55P03":
+		return true
+	default:
+		return false
+	}
 }
 
 // open avoids prepared statements, which a transaction pooler does not keep.

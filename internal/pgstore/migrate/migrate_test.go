@@ -8,8 +8,10 @@ import (
 	"sync"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/goleak"
 
 	"github.com/queenmq-go/queenmq/internal/devdb"
@@ -156,6 +158,30 @@ func TestUpReportsWhatItAppliedBeforeAFailure(t *testing.T) {
 	// The lock must be free again, or the repaired job would wait for a lease.
 	if _, err := up(t.Context(), steps, url); err != nil {
 		t.Errorf("after repair: %v", err)
+	}
+}
+
+func TestUpWithoutTheRightToFailsAtOnce(t *testing.T) {
+	t.Parallel()
+	url, conn := database(t)
+	first := fstest.MapFS{stepNames[0]: steps[stepNames[0]]}
+	if _, err := up(t.Context(), first, url); err != nil {
+		t.Fatal(err)
+	}
+	// A role that may look but not touch.
+	if _, err := conn.Exec(t.Context(), `CREATE ROLE onlooker LOGIN; GRANT USAGE ON SCHEMA queen TO onlooker;
+		GRANT CREATE ON DATABASE `+conn.Config().Database+` TO onlooker;
+		GRANT SELECT ON ALL TABLES IN SCHEMA queen TO onlooker`, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	_, err := up(t.Context(), steps, strings.Replace(url, "postgres@", "onlooker@", 1))
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != "42501" {
+		t.Errorf("error %v, want permission denied", err)
+	}
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("took %v", took)
 	}
 }
 
