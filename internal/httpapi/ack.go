@@ -100,11 +100,9 @@ var ackItemFields = []field[ackItem]{
 var ackBatchFields = []field[mq.Ack]{
 	{"acknowledgments", func(d *decoder, at place, a *mq.Ack) error {
 		a.Items = []mq.AckItem{}
+		var it ackItem // one for all: it would be allocated for every item
 		return d.list(at, func(i int) error {
-			var it ackItem
-			if i > 0 {
-				it.last = a.Items[i-1]
-			}
+			it = ackItem{last: it.AckItem}
 			_, err := object(d, place{list: "acknowledgments", index: i}, ackItemFields, &it)
 			a.Items = append(a.Items, it.AckItem)
 			return err

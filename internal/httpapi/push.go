@@ -64,7 +64,15 @@ type pushBody struct {
 
 var pushFields = []field[pushBody]{
 	{"items", func(d *decoder, at place, p *pushBody) error {
-		return d.list(at, func(i int) error { return d.pushItem(place{list: "items", index: i}, &p.items) })
+		var it pushItem // one for all: it would be allocated for every item
+		return d.list(at, func(i int) error {
+			it = pushItem{last: it.PushItem}
+			if err := d.pushItem(place{list: "items", index: i}, &it); err != nil {
+				return err
+			}
+			p.items = append(p.items, it.PushItem)
+			return nil
+		})
 	}},
 }
 
@@ -127,12 +135,8 @@ func decodePush(body []byte) ([]mq.PushItem, error) {
 }
 
 // pushItem reads and checks one item.
-func (d *decoder) pushItem(at place, items *[]mq.PushItem) error {
-	var it pushItem
-	if n := len(*items); n > 0 {
-		it.last = (*items)[n-1]
-	}
-	if _, err := object(d, at, pushItemFields, &it); err != nil {
+func (d *decoder) pushItem(at place, it *pushItem) error {
+	if _, err := object(d, at, pushItemFields, it); err != nil {
 		return err
 	}
 	member := func(key string) string { at.key = key; return at.String() }
@@ -147,9 +151,8 @@ func (d *decoder) pushItem(at place, items *[]mq.PushItem) error {
 	if it.Partition == "" {
 		it.Partition = mq.DefaultPartition
 	}
-	if err := mq.CheckNameLengths("", it.Queue, it.Partition); err != nil {
+	if mq.CheckNameLengths("", it.Queue, it.Partition) != nil {
 		return mq.CheckNameLengths(member("queue"), it.Queue, it.Partition)
 	}
-	*items = append(*items, it.PushItem)
 	return nil
 }
