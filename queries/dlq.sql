@@ -11,6 +11,7 @@ LEFT JOIN queen.partitions p ON p.queue_id = d.queue_id AND p.id = d.partition_i
 WHERE q.tenant = @tenant AND (@queue::text = '' OR q.name = @queue)
   AND (@group_name::text = '' OR d.group_name = @group_name)
   AND (@partition::text = '' OR p.name = @partition)
+  AND (@transaction_id::text = '' OR d.transaction_id = @transaction_id)
   AND (sqlc.narg(from_at)::timestamptz IS NULL OR d.failed_at >= sqlc.narg(from_at)::timestamptz)
   AND (sqlc.narg(to_at)::timestamptz IS NULL OR d.failed_at < sqlc.narg(to_at)::timestamptz)
 ORDER BY d.failed_at DESC, d.id DESC LIMIT @max_rows OFFSET @skip_rows;

@@ -7,17 +7,25 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/queenmq-go/queenmq/internal/broker"
 	"github.com/queenmq-go/queenmq/internal/config"
+	"github.com/queenmq-go/queenmq/internal/httpapi"
+	"github.com/queenmq-go/queenmq/internal/mq"
 	"github.com/queenmq-go/queenmq/internal/obs"
+	"github.com/queenmq-go/queenmq/internal/pgstore"
 	"github.com/queenmq-go/queenmq/internal/pgstore/migrate"
 )
 
@@ -52,42 +60,36 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger, ready func(
 	if len(cfg.Ignored) > 0 {
 		log.Warn("variables without a meaning here are ignored", "names", cfg.Ignored)
 	}
-	metrics := obs.NewMetrics(prometheus.NewRegistry())
-	pool, err := connect(ctx, cfg, log)
+	store, err := pgstore.Open(ctx, pgstore.Config{
+		URL: cfg.DatabaseURL, PoolSize: cfg.PoolSize, StmtTimeout: cfg.StatementTimeout, AppName: "queen " + cfg.ServerID,
+	})
 	if err != nil {
+		return fmt.Errorf("open pool: %w", err)
+	}
+	defer store.Close()
+	if err := awaitDatabase(ctx, store.Ping, log); err != nil {
+		return fmt.Errorf("connect to database: %w", err)
+	}
+	if err := checkSchema(ctx, cfg, log); err != nil {
 		return err
 	}
-	defer pool.Close()
-	metrics.SetPool(func() (size, idle, active int) {
-		s := pool.Stat()
-		return int(s.TotalConns()), int(s.IdleConns()), int(s.AcquiredConns())
-	})
-	schema, err := migrate.Check(ctx, pool)
+	return run(ctx, cfg, log, store, ready)
+}
+
+// checkSchema refuses a schema this broker does not know. It never changes it:
+// that is the job of queen migrate.
+func checkSchema(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	c, err := pgx.Connect(ctx, cfg.DatabaseURL)
+	if err != nil {
+		return fmt.Errorf("connect to check the schema: %w", err)
+	}
+	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
+	schema, err := migrate.Check(ctx, c)
 	if err != nil {
 		return err
 	}
 	log.Info("database is ready", "schema", schema)
-	return run(ctx, cfg, log, metrics, pool, ready)
-}
-
-// connect opens the pool and waits for a first answer.
-func connect(ctx context.Context, cfg config.Config, log *slog.Logger) (*pgxpool.Pool, error) {
-	poolCfg, err := pgxpool.ParseConfig(cfg.DatabaseURL)
-	if err != nil {
-		return nil, fmt.Errorf("database address: %w", err)
-	}
-	poolCfg.MaxConns = int32(cfg.PoolSize)
-	poolCfg.ConnConfig.ConnectTimeout = 5 * time.Second
-	poolCfg.ConnConfig.RuntimeParams["application_name"] = "queen " + cfg.ServerID
-	pool, err := pgxpool.NewWithConfig(ctx, poolCfg)
-	if err != nil {
-		return nil, fmt.Errorf("open pool: %w", err)
-	}
-	if err := awaitDatabase(ctx, pool.Ping, log); err != nil {
-		pool.Close()
-		return nil, fmt.Errorf("connect to database: %w", err)
-	}
-	return pool, nil
+	return nil
 }
 
 func awaitDatabase(ctx context.Context, ping func(context.Context) error, log *slog.Logger) error {
@@ -119,16 +121,65 @@ func mayPass(err error) bool {
 
 // run builds the parts of a broker, plugs them together, and takes them apart
 // in reverse order.
-func run(ctx context.Context, cfg config.Config, log *slog.Logger, metrics *obs.Metrics, pool *pgxpool.Pool, ready func(url string)) error {
-	_ = pool
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics/prometheus", metrics.Handler())
-	return listen(ctx, cfg, log, mux, ready)
+func run(ctx context.Context, cfg config.Config, log *slog.Logger, store *pgstore.Store, ready func(url string)) error {
+	limitMemory()
+	metrics := obs.NewMetrics(prometheus.NewRegistry())
+	metrics.SetPool(store.Stat)
+
+	hints := &relay{}
+	b := broker.New(store, hints, metrics, brokerConfig(cfg, log))
+	metrics.SetParked(b.Parked)
+
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	defer stop()
+	closeHints, err := hints.start(background, &loops, cfg, log, metrics, b)
+	if err != nil {
+		return err
+	}
+	defer closeHints()
+
+	var draining atomic.Bool
+	handler := httpapi.New(b, httpapi.Options{
+		MaxBodyBytes: cfg.MaxBodyBytes, MaxInflightBytes: cfg.MaxInflight, DefaultTimeout: cfg.PopTimeout,
+		DefaultStart: startMode(cfg), Version: buildVersion(), Logger: log, Metrics: metrics,
+		MetricsHandler: metrics.Handler(), Draining: draining.Load,
+	})
+	return listen(ctx, cfg, log, handler, ready, func() {
+		draining.Store(true)
+		b.Drain()
+	})
+}
+
+// softMemory is where the garbage collector starts to work harder. A broker
+// holds requests and caches, so a few hundred megabytes are plenty.
+const softMemory = 200 << 20
+
+func limitMemory() {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(softMemory)
+	}
+}
+
+func brokerConfig(cfg config.Config, log *slog.Logger) broker.Config {
+	return broker.Config{
+		CacheTTL: cfg.CacheRefresh, FetchSafeFloor: cfg.FetchSafeFloor,
+		RecheckInterval: cfg.PopWait.InitialInterval, RecheckMax: cfg.PopWait.MaxInterval,
+		RecheckThreshold: cfg.PopWait.BackoffThreshold, RecheckFactor: cfg.PopWait.Multiplier, Logger: log,
+	}
+}
+
+func startMode(cfg config.Config) mq.StartMode {
+	if cfg.SubscriptionMode == config.SubscribeAll {
+		return mq.StartAll
+	}
+	return mq.StartNew
 }
 
 // listen serves HTTP until ctx ends, then stops accepting and gives running
 // requests the time they are promised.
-func listen(ctx context.Context, cfg config.Config, log *slog.Logger, handler http.Handler, ready func(url string)) error {
+func listen(ctx context.Context, cfg config.Config, log *slog.Logger, handler http.Handler, ready func(url string), drain func()) error {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", net.JoinHostPort(cfg.BindAddr, strconv.Itoa(cfg.Port)))
 	if err != nil {
@@ -155,6 +206,8 @@ func listen(ctx context.Context, cfg config.Config, log *slog.Logger, handler ht
 	log.Info("stopping", "reason", context.Cause(ctx))
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.ShutdownLimit)
 	defer cancel()
+	// Parked pops are answered while Shutdown waits for them.
+	go drain()
 	if err := srv.Shutdown(limit); err != nil {
 		_ = srv.Close()
 		log.Warn("requests were cut off at shutdown", "error", err)

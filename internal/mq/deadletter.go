@@ -29,8 +29,10 @@ type DeadLetterFilter struct {
 	Partition string
 	Group     string
 	From, To  time.Time
-	Limit     int
-	Offset    int
+	// TransactionID restricts the list to one message of Partition.
+	TransactionID string
+	Limit         int
+	Offset        int
 }
 
 // Replay moves a dead letter back into a queue in one transaction.

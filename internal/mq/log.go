@@ -242,11 +242,12 @@ type Span struct {
 // was decided yet: the ids stored in those spans are wanted first.
 type AckDecision struct {
 	Spans   []*Span
-	Changes []CursorChange
 	Letters []*DeadLetter // to file: partition, offset, group, retry count and error are set
-	// Reject is told the index of a letter whose message can no longer be read;
-	// it takes the step back out of Changes.
+	// Reject is told the index of a letter whose message can no longer be read:
+	// its cursor does not move onto it.
 	Reject func(letter int)
+	// Changes are the cursors to write, once every letter is filed or rejected.
+	Changes func() []CursorChange
 }
 
 // RetentionRule is what a queue's options say of removal: by age alone
@@ -262,4 +263,13 @@ type RetentionRule struct {
 type AgePosition struct {
 	OldestAt  time.Time
 	Partition int64
+}
+
+// Hint tells other brokers that something became claimable, or that what they
+// remember of a queue is out of date. Losing one costs latency only.
+type Hint struct {
+	Queue      int64
+	Group      int64    // 0: every group
+	Partitions []string // for those who wait for one by name; nil: any
+	Reload     bool     // the queue's options, groups or existence changed
 }

@@ -124,7 +124,8 @@ func (c *Configure) Apply(current *Options) (Options, error) {
 	if c.Task != "" && !named["task"] {
 		o.Task = c.Task
 	}
-	return o, o.Normalize()
+	err := o.Normalize()
+	return o, err
 }
 
 func resetOption(o, d *Options, name string) {

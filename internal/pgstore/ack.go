@@ -74,7 +74,7 @@ func (s *Store) AckLocked(ctx context.Context, query *mq.AckQuery, decide func(*
 		if err := fileDeadLetters(ctx, tx, query.QueueID, decision); err != nil {
 			return err
 		}
-		return saveCursors(ctx, tx, query.QueueID, decision.Changes)
+		return saveCursors(ctx, tx, query.QueueID, decision.Changes())
 	}))
 }
 

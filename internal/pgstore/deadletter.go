@@ -16,7 +16,7 @@ func (s *Store) DeadLetters(ctx context.Context, f mq.DeadLetterFilter) ([]mq.De
 	ctx, cancel := s.detach(ctx)
 	defer cancel()
 	p := db.ListDeadLettersParams{
-		Tenant: f.Tenant, Queue: f.Queue, GroupName: f.Group, Partition: f.Partition,
+		Tenant: f.Tenant, Queue: f.Queue, GroupName: f.Group, Partition: f.Partition, TransactionID: f.TransactionID,
 		MaxRows: int32(f.Limit), SkipRows: int32(f.Offset), FromAt: optional(f.From), ToAt: optional(f.To),
 	}
 	rows, err := db.New(s.cold).ListDeadLetters(ctx, p)

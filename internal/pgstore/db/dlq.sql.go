@@ -88,20 +88,22 @@ LEFT JOIN queen.partitions p ON p.queue_id = d.queue_id AND p.id = d.partition_i
 WHERE q.tenant = $1 AND ($2::text = '' OR q.name = $2)
   AND ($3::text = '' OR d.group_name = $3)
   AND ($4::text = '' OR p.name = $4)
-  AND ($5::timestamptz IS NULL OR d.failed_at >= $5::timestamptz)
-  AND ($6::timestamptz IS NULL OR d.failed_at < $6::timestamptz)
-ORDER BY d.failed_at DESC, d.id DESC LIMIT $8 OFFSET $7
+  AND ($5::text = '' OR d.transaction_id = $5)
+  AND ($6::timestamptz IS NULL OR d.failed_at >= $6::timestamptz)
+  AND ($7::timestamptz IS NULL OR d.failed_at < $7::timestamptz)
+ORDER BY d.failed_at DESC, d.id DESC LIMIT $9 OFFSET $8
 `
 
 type ListDeadLettersParams struct {
-	Tenant    [16]byte
-	Queue     string
-	GroupName string
-	Partition string
-	FromAt    *time.Time
-	ToAt      *time.Time
-	SkipRows  int32
-	MaxRows   int32
+	Tenant        [16]byte
+	Queue         string
+	GroupName     string
+	Partition     string
+	TransactionID string
+	FromAt        *time.Time
+	ToAt          *time.Time
+	SkipRows      int32
+	MaxRows       int32
 }
 
 type ListDeadLettersRow struct {
@@ -131,6 +133,7 @@ func (q *Queries) ListDeadLetters(ctx context.Context, arg ListDeadLettersParams
 		arg.Queue,
 		arg.GroupName,
 		arg.Partition,
+		arg.TransactionID,
 		arg.FromAt,
 		arg.ToAt,
 		arg.SkipRows,

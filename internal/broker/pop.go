@@ -1,0 +1,311 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/queenmq-go/queenmq/internal/mq"
+	"github.com/queenmq-go/queenmq/internal/park"
+)
+
+// popKey is what pops wait for: the work of a group on a queue, or on one of
+// its partitions.
+type popKey struct {
+	queue     int64
+	group     int64
+	pinned    bool
+	partition string
+}
+
+// popRequest is one pop in the line of its key.
+type popRequest struct {
+	claim      mq.ClaimRequest
+	group      string
+	queueName  string
+	conflation bool // the group's policy
+}
+
+// errGone says that the queue or the group of a line does not exist any more.
+var errGone = errors.New("queue or group is gone")
+
+// Pop hands out messages, waiting for some up to p.Wait.
+func (b *Broker) Pop(ctx context.Context, p mq.Pop) (*mq.Delivery, error) {
+	if p.Discovery {
+		return b.discover(ctx, p)
+	}
+	q, err := b.ensureQueue(ctx, p.Tenant, p.Queue)
+	if err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(p.Wait)
+	for {
+		d, err := b.popQueue(ctx, &p, q, time.Until(deadline))
+		if !errors.Is(err, errGone) {
+			return d, err
+		}
+		// The queue or the group was deleted while we knew it. A queue that is
+		// gone is not made again by somebody who merely waits on it.
+		b.cache.dropQueue(q.ID)
+		if q, err = b.reappear(ctx, &p, deadline); q == nil || err != nil {
+			return b.nothing(&p, mq.GroupInfo{}), err
+		}
+	}
+}
+
+// reappear waits for a deleted queue to exist again, until the deadline.
+func (b *Broker) reappear(ctx context.Context, p *mq.Pop, deadline time.Time) (*mq.QueueInfo, error) {
+	for {
+		q, err := b.findQueue(ctx, p.Tenant, p.Queue)
+		if err == nil || mq.KindOf(err) != mq.KindNotFound {
+			return q, err
+		}
+		left := time.Until(deadline)
+		if left <= 0 {
+			return nil, nil
+		}
+		bell, done := b.bells.listen()
+		select {
+		case <-ctx.Done():
+			done()
+			return nil, ctx.Err()
+		case _, ok := <-bell:
+			if !ok {
+				return nil, nil
+			}
+		case <-time.After(min(left, b.cfg.RecheckMax)):
+		}
+		done()
+	}
+}
+
+func (b *Broker) popQueue(ctx context.Context, p *mq.Pop, q *mq.QueueInfo, wait time.Duration) (*mq.Delivery, error) {
+	g, err := b.ensureGroup(ctx, q.ID, p.Group, p.Start, p.Conflation)
+	if err != nil {
+		if mq.KindOf(err) == mq.KindNotFound {
+			return nil, errGone
+		}
+		return nil, err
+	}
+	if g.Conflation && p.AutoCommit {
+		return nil, mq.Invalid("commitOnDelivery", "this consumer group is conflating: its messages need a lease")
+	}
+	key := popKey{queue: q.ID, group: g.ID}
+	if p.Pinned {
+		key.pinned, key.partition = true, p.Partition
+	}
+	req := popRequest{claim: claimRequest(p, q.ID, b.cfg.PopBytes), group: p.Group, queueName: q.Name, conflation: g.Conflation}
+	d, found, err := b.lot.Take(ctx, key, req, wait)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return b.nothing(p, g), nil
+	}
+	d.Conflation, d.ConflationConflict = policy(p, g)
+	return d, nil
+}
+
+func (b *Broker) nothing(p *mq.Pop, g mq.GroupInfo) *mq.Delivery {
+	d := &mq.Delivery{Group: p.Group}
+	d.Conflation, d.ConflationConflict = policy(p, g)
+	return d
+}
+
+// policy says what a pop learns of the group's stored conflation policy.
+func policy(p *mq.Pop, g mq.GroupInfo) (applied, conflict bool) {
+	return g.Conflation, p.ConflationSet && p.Conflation != g.Conflation
+}
+
+func claimRequest(p *mq.Pop, queue int64, bytes int64) mq.ClaimRequest {
+	return mq.ClaimRequest{
+		LeaseID: mq.ScopedID(queue), Partition: p.Partition, Pinned: p.Pinned, AutoCommit: p.AutoCommit,
+		Messages: p.Batch, Partitions: p.Partitions, Bytes: bytes, LeaseSeconds: int32(p.Lease / time.Second),
+	}
+}
+
+// probe asks the store for the first pops of a line, in one transaction.
+func (b *Broker) probe(key popKey, reqs []popRequest) park.Result[*mq.Delivery] {
+	ctx := context.Background()
+	claims := make([]mq.ClaimRequest, len(reqs))
+	for i := range reqs {
+		claims[i] = reqs[i].claim
+	}
+	g := mq.GroupInfo{ID: key.group, Conflation: reqs[0].conflation}
+	at := mq.QueueGroup{Queue: key.queue, Group: key.group}
+	var floor time.Time
+	if !key.pinned {
+		floor = b.floors.of(at)
+	}
+	start := time.Now()
+	got, err := b.store.Claim(ctx, key.queue, g, floor, claims)
+	if err == nil && !floor.IsZero() && len(got.Claims[len(claims)-1]) == 0 {
+		// Nothing above the floor is not nothing.
+		b.floors.drop(at)
+		n := answered(got.Claims)
+		var more mq.Claimed
+		if more, err = b.store.Claim(ctx, key.queue, g, time.Time{}, claims[n:]); err == nil {
+			got.Claims = append(got.Claims[:n], more.Claims...)
+			got.Next = more.Next
+		} else if n > 0 {
+			err = nil // what was claimed is delivered, the rest asks again
+		}
+	}
+	b.metrics.Claimed(time.Since(start))
+	b.metrics.GatherFired("pop", len(reqs), time.Since(start))
+	if err != nil {
+		return park.Result[*mq.Delivery]{Err: err, Retry: isOutage(err), Next: -1}
+	}
+	if !got.Next.GroupExists {
+		b.floors.drop(at)
+		return park.Result[*mq.Delivery]{Err: errGone, Next: -1}
+	}
+	if !key.pinned && !got.Oldest.IsZero() {
+		b.floors.set(at, got.Oldest)
+	}
+	res := park.Result[*mq.Delivery]{Next: got.Next.In}
+	for i := range answered(got.Claims) {
+		res.Answers = append(res.Answers, b.delivery(&reqs[i], got.Claims[i]))
+	}
+	return res
+}
+
+// answered counts the claims that got something. Once one got nothing the later
+// ones are taken for empty too: the store had no more.
+func answered(claims [][]mq.Claim) int {
+	for i, c := range claims {
+		if len(c) == 0 {
+			return i
+		}
+	}
+	return len(claims)
+}
+
+func (b *Broker) delivery(r *popRequest, claims []mq.Claim) *mq.Delivery {
+	d := &mq.Delivery{LeaseID: r.claim.LeaseID, Group: r.group, Claims: claims}
+	if r.claim.AutoCommit {
+		d.LeaseID = mq.UUID{}
+	}
+	again := 0
+	for i := range claims {
+		claims[i].Queue = r.queueName
+		if claims[i].Attempt > 1 {
+			again += claims[i].Messages()
+		}
+	}
+	if again > 0 {
+		b.metrics.Redelivered(again)
+	}
+	return d
+}
+
+// Release gives back the leases of a delivery that reached nobody, and wakes
+// those who wait for its messages.
+func (b *Broker) Release(ctx context.Context, d *mq.Delivery) {
+	if d.LeaseID.IsZero() || len(d.Claims) == 0 {
+		return
+	}
+	queues := deliveredQueues(d)
+	if err := b.store.ReleaseLeases(ctx, queues, d.LeaseID); err != nil {
+		b.log.Warn("lease not given back, it will run out", "lease", d.LeaseID.String(), "error", err)
+		return
+	}
+	for _, q := range queues {
+		b.announce(mq.Hint{Queue: q})
+	}
+}
+
+func deliveredQueues(d *mq.Delivery) []int64 {
+	var out []int64
+	for i := range d.Claims {
+		if id := d.Claims[i].ID.Queue; len(out) == 0 || out[len(out)-1] != id {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// ExtendLease moves the live leases of an id to the later of their end and now
+// plus d. Unknown, expired and foreign ids renew nothing.
+func (b *Broker) ExtendLease(ctx context.Context, tenant mq.UUID, leaseID string, d time.Duration) (mq.Extension, error) {
+	id, ok := mq.ParseUUID(leaseID)
+	if !ok {
+		return mq.Extension{}, nil
+	}
+	var queues []int64
+	if scope := mq.ScopeOf(id); scope != 0 {
+		q, err := b.ownQueue(ctx, tenant, scope)
+		if q == nil || err != nil {
+			return mq.Extension{}, err
+		}
+		queues = []int64{q.ID}
+	} else {
+		// A discovery lease spans the queues of a tenant.
+		all, err := b.store.ListQueues(ctx, tenant, mq.QueueFilter{})
+		if err != nil {
+			return mq.Extension{}, err
+		}
+		for _, q := range all {
+			queues = append(queues, q.ID)
+		}
+	}
+	if len(queues) == 0 {
+		return mq.Extension{}, nil
+	}
+	return b.store.ExtendLeases(ctx, queues, id, int32(min(d/time.Second, 1<<31-1)))
+}
+
+// floors keeps, per group, a lower bound for the scan of the claim index: what
+// was claimed last, less a margin. It skips the dead entries of earlier claims,
+// and is dropped once a second for one full scan.
+type floors struct {
+	mu sync.Mutex
+	at map[mq.QueueGroup]floor
+}
+
+type floor struct {
+	bound time.Time
+	since time.Time // of the last full scan
+}
+
+const (
+	floorMargin = 200 * time.Millisecond
+	floorLife   = time.Second
+)
+
+func newFloors() *floors { return &floors{at: map[mq.QueueGroup]floor{}} }
+
+func (f *floors) of(at mq.QueueGroup) time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fl, ok := f.at[at]
+	if !ok {
+		return time.Time{}
+	}
+	if time.Since(fl.since) > floorLife {
+		delete(f.at, at)
+		return time.Time{}
+	}
+	return fl.bound
+}
+
+func (f *floors) set(at mq.QueueGroup, oldest time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fl, ok := f.at[at]
+	if !ok {
+		if len(f.at) >= cacheSize {
+			clear(f.at)
+		}
+		fl.since = time.Now()
+	}
+	fl.bound = oldest.Add(-floorMargin)
+	f.at[at] = fl
+}
+
+func (f *floors) drop(at mq.QueueGroup) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.at, at)
+}

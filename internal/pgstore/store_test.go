@@ -1,0 +1,144 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/queenmq-go/queenmq/internal/mq"
+	"github.com/queenmq-go/queenmq/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+type fixture struct {
+	*Store
+	t     testing.TB
+	queue *mq.QueueInfo
+}
+
+func setup(t testing.TB, queue string) *fixture {
+	t.Helper()
+	s, err := Open(t.Context(), Config{URL: pgtest.New(t).URL, PoolSize: 8, AppName: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	f := &fixture{Store: s, t: t}
+	if f.queue, err = s.EnsureQueue(t.Context(), mq.DefaultTenant, queue); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func message(txn, payload string) *mq.Message {
+	m := &mq.Message{ID: mq.NewID(), TransactionID: txn, Payload: []byte(payload), Probe: txn != ""}
+	if txn == "" {
+		m.TransactionID = m.ID.String()
+	}
+	m.Hash = mq.HashID(m.TransactionID)
+	return m
+}
+
+// push stores a run, creating the partition when it is new.
+func (f *fixture) push(partition string, ms ...*mq.Message) mq.Run {
+	f.t.Helper()
+	for range 2 {
+		part := []mq.Append{{Queue: f.queue, Runs: []mq.Run{{Partition: partition, Messages: ms}}}}
+		if err := f.Append(context.Background(), part); err != nil {
+			f.t.Fatal(err)
+		}
+		if r := part[0].Runs[0]; r.Appended || len(r.Stored) > 0 {
+			return r
+		}
+		if err := f.EnsurePartitions(context.Background(), f.queue.ID, []string{partition}); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	f.t.Fatal("partition was not made")
+	return mq.Run{}
+}
+
+func (f *fixture) group(name string, mode mq.StartMode) mq.GroupInfo {
+	f.t.Helper()
+	g, err := f.EnsureGroup(context.Background(), f.queue.ID, name, mq.Start{Mode: mode}, false)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return g
+}
+
+func (f *fixture) claim(g mq.GroupInfo, batch, partitions int) []mq.Claim {
+	f.t.Helper()
+	c, err := f.Claim(context.Background(), f.queue.ID, g, time.Time{}, []mq.ClaimRequest{{
+		LeaseID: mq.ScopedID(f.queue.ID), Messages: batch, Partitions: partitions, Bytes: 8 << 20, LeaseSeconds: 30,
+	}})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return c.Claims[0]
+}
+
+func TestPushClaimAck(t *testing.T) {
+	t.Parallel()
+	f := setup(t, "orders")
+	g := f.group("g", mq.StartAll)
+	r := f.push("p", message("a", `{"v":1}`), message("b", `"two"`), message("", `null`))
+	if !r.Appended || r.First != 0 {
+		t.Fatalf("push: %+v", r)
+	}
+	if r := f.push("p", message("b", `9`), message("c", `9`)); r.Appended || len(r.Stored) != 1 || r.Stored[0] != (mq.StoredID{Pos: 0, Offset: 1}) {
+		t.Fatalf("push of a stored id: %+v", r)
+	}
+	claims := f.claim(g, 2, 1)
+	if len(claims) != 1 || claims[0].Messages() != 2 || claims[0].Attempt != 1 {
+		t.Fatalf("claim: %+v", claims)
+	}
+	e, err := parseElement(claims[0].Segments[0].Message(1))
+	if err != nil || e.TransactionID != "b" || string(e.Payload) != `"two"` {
+		t.Fatalf("element: %+v, %v", e, err)
+	}
+	if again := f.claim(g, 2, 1); len(again) != 0 {
+		t.Fatalf("leased partition claimed again: %+v", again)
+	}
+}
+
+func TestPartialSegmentsCarryTheirFingerprint(t *testing.T) {
+	t.Parallel()
+	f := setup(t, "orders")
+	g := f.group("g", mq.StartAll)
+	var ms []*mq.Message
+	for i := range 10 {
+		ms = append(ms, message(fmt.Sprint("id-", i), fmt.Sprint(i)))
+	}
+	f.push("p", ms...)
+	for from := 0; from < 10; from += 3 {
+		lease := mq.ScopedID(f.queue.ID)
+		c, err := f.Claim(t.Context(), f.queue.ID, g, time.Time{}, []mq.ClaimRequest{{LeaseID: lease, Messages: 3, Partitions: 1, Bytes: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims := c.Claims[0]
+		want := min(3, 10-from)
+		if len(claims) != 1 || claims[0].Messages() != want || claims[0].Segments[0].First != int64(from) {
+			t.Fatalf("claim at %d: %+v", from, claims)
+		}
+		var fp mq.Fingerprint
+		for _, m := range ms[from : from+want] {
+			fp.Add(m.Hash)
+		}
+		acks := []mq.QueueAcks{{QueueID: f.queue.ID, Batches: []mq.BatchAck{{
+			CursorKey: mq.CursorKey{Partition: claims[0].ID.Partition, Group: g.ID}, LeaseID: lease, Count: fp.Count, Mark: fp.Mark,
+		}}}}
+		if err := f.AckBatches(t.Context(), acks); err != nil {
+			t.Fatal(err)
+		}
+		if r := acks[0].Results[0]; !r.Done || r.More != (from+want < 10) {
+			t.Fatalf("ack at %d: %+v", from, r)
+		}
+	}
+	if c := f.claim(g, 3, 1); len(c) != 0 {
+		t.Fatalf("drained partition claimed: %+v", c)
+	}
+}
