@@ -27,6 +27,7 @@ type fakeBroker struct {
 	failPush func(n int) (status int, stored bool)
 	swallow  func(m *fakeMessage) bool
 	deliver  func(batch []*fakeMessage) []*fakeMessage
+	dropPop  func() bool // the claim is made, its answer is not
 	noOffset bool
 }
 
@@ -212,6 +213,10 @@ func (f *fakeBroker) claim(queue, group string, batch, limit int, auto bool) []m
 		}
 		if f.deliver != nil {
 			taken = f.deliver(append([]*fakeMessage(nil), taken...))
+		}
+		if f.dropPop != nil && f.dropPop() {
+			c.lease = ""
+			continue
 		}
 		for _, m := range taken {
 			out = append(out, m.wire(lease, c.attempts, f.noOffset))

@@ -92,6 +92,7 @@ type groupCheck struct {
 	Disorder    int64  `json:"disorder"`
 	Misrouted   int64  `json:"misrouted"`
 	Foreign     int64  `json:"foreign"`
+	Vanished    int64  `json:"vanishedHandOuts"`
 }
 
 func (b *bench) report(ph phases) *report {
@@ -110,7 +111,7 @@ func (b *bench) report(ph phases) *report {
 		r.Loop = "open"
 	}
 	r.Rates = b.rates(ph, r.Checks)
-	r.OK = r.Checks.clean() && ph.drained
+	r.OK = r.Checks.clean(len(r.Requests.PopErrors) > 0) && ph.drained
 	return r
 }
 
@@ -178,7 +179,7 @@ func (b *bench) checks() checks {
 			c.Groups = append(c.Groups, groupCheck{
 				Group: name, Delivered: n.unique.Load(), Lost: v.lost(g), Duplicates: n.duplicates.Load(),
 				Redelivered: n.redelivered.Load(), Disorder: n.disorder.Load(),
-				Misrouted: n.misrouted.Load(), Foreign: n.foreign.Load(),
+				Misrouted: n.misrouted.Load(), Foreign: n.foreign.Load(), Vanished: n.vanished.Load(),
 			})
 			v.nameLost(g)
 		}
@@ -196,13 +197,14 @@ func (v *verifier) nameLost(group int) {
 	}
 }
 
-// clean reports whether the broker kept its promises. Redeliveries and refused requests are within them.
-func (c checks) clean() bool {
+// clean reports whether the broker kept its promises. Redeliveries and refused requests are within them, and so is
+// a hand-out that vanished with a pop that failed; without failed pops there is no excuse for one.
+func (c checks) clean(popsFailed bool) bool {
 	if c.BadStatus+c.BadOffset > 0 || c.Pushed == 0 {
 		return false
 	}
 	for _, g := range c.Groups {
-		if g.Lost+g.Duplicates+g.Disorder+g.Misrouted > 0 {
+		if g.Lost+g.Duplicates+g.Disorder+g.Misrouted > 0 || g.Vanished > 0 && !popsFailed {
 			return false
 		}
 	}
@@ -292,8 +294,8 @@ func (r *report) printChecks(p func(string, ...any)) {
 	p("pushed    %d confirmed, %d uncertain, %d refused, %d bad answers, %d offsets not rising",
 		c.Pushed, c.Uncertain, c.Refused, c.BadStatus, c.BadOffset)
 	for _, g := range c.Groups {
-		p("%-9s %d delivered, %d lost, %d duplicates, %d redelivered, %d out of order, %d misrouted, %d foreign",
-			g.Group, g.Delivered, g.Lost, g.Duplicates, g.Redelivered, g.Disorder, g.Misrouted, g.Foreign)
+		p("%-9s %d delivered, %d lost, %d duplicates, %d redelivered, %d out of order, %d misrouted, %d foreign, %d vanished",
+			g.Group, g.Delivered, g.Lost, g.Duplicates, g.Redelivered, g.Disorder, g.Misrouted, g.Foreign, g.Vanished)
 	}
 	for _, line := range c.FirstWords {
 		p("  ! %s", line)

@@ -114,6 +114,21 @@ func TestRunSeesDisorder(t *testing.T) {
 	}
 }
 
+func TestRunSeesHandOutsThatVanish(t *testing.T) {
+	t.Parallel()
+	f, url := startFake(t)
+	var n int
+	f.dropPop = func() bool { n++; return n%7 == 0 }
+	rep := runAgainst(t, url, "--messages", "200")
+	g := rep.Checks.Groups[0]
+	if rep.OK || g.Vanished == 0 || g.Lost != 0 || g.Delivered != 200 {
+		t.Errorf("OK %v, checks %+v, want vanished hand-outs and nothing lost", rep.OK, g)
+	}
+	if !rep.Checks.clean(true) {
+		t.Error("a failed pop must excuse them")
+	}
+}
+
 func TestRunRepeatsFailedPushes(t *testing.T) {
 	t.Parallel()
 	for name, stored := range map[string]bool{"refused": false, "stored but unanswered": true} {

@@ -50,6 +50,9 @@ type groupCounts struct {
 	disorder    atomic.Int64
 	misrouted   atomic.Int64
 	foreign     atomic.Int64
+	// vanished counts hand-outs that reached nobody: a partition's first message in an answer is new to the group,
+	// yet comes as a later attempt, so an earlier answer with it was made and never arrived.
+	vanished atomic.Int64
 }
 
 type pushCounts struct {
@@ -173,10 +176,17 @@ func (v *verifier) received(group int, batch []delivery, fresh func(*delivery)) 
 			counts.misrouted.Add(1)
 			v.problems.add("group %d: message %d of %s came out of partition %q", group, st.seq, l.partition, d.partition)
 		}
-		inOrder := st.lane != prevLane || st.seq > prevSeq && (d.offset < 0 || d.offset > prevOffset)
+		head := st.lane != prevLane
+		inOrder := head || st.seq > prevSeq && (d.offset < 0 || d.offset > prevOffset)
 		prevLane, prevSeq, prevOffset = st.lane, st.seq, d.offset
-		if v.see(group, l, d, inOrder) {
-			fresh(d)
+		if !v.see(group, l, d, inOrder) {
+			continue
+		}
+		fresh(d)
+		if head && d.attempt > 1 {
+			counts.vanished.Add(1)
+			v.problems.add("group %d: message %d of %s/%s is new but comes as attempt %d",
+				group, st.seq, l.queue, l.partition, d.attempt)
 		}
 	}
 }

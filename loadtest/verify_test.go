@@ -27,12 +27,13 @@ func got(attempt int64, seqs ...int64) []delivery {
 	return out
 }
 
-type verdict struct{ lost, duplicates, redelivered, disorder, misrouted, foreign int64 }
+type verdict struct{ lost, duplicates, redelivered, disorder, misrouted, foreign, vanished int64 }
 
 func (v *verifier) verdict() verdict {
 	g := &v.groups[0]
 	return verdict{
 		v.lost(0), g.duplicates.Load(), g.redelivered.Load(), g.disorder.Load(), g.misrouted.Load(), g.foreign.Load(),
+		g.vanished.Load(),
 	}
 }
 
@@ -63,6 +64,8 @@ func TestVerifyDeliveries(t *testing.T) {
 		{"swapped answers without lease", false, [][]delivery{got(1, 1, 2), got(1, 0)}, verdict{}},
 		{"offsets against numbers", false, [][]delivery{swapped}, verdict{disorder: 1}},
 		{"offsets against numbers in two answers", false, [][]delivery{swapped[:2], swapped[2:]}, verdict{disorder: 1}},
+		{"a hand-out that never arrived", true, [][]delivery{got(2, 0, 1, 2)}, verdict{vanished: 1}},
+		{"redelivered with more behind", true, [][]delivery{got(1, 0), got(2, 0, 1, 2)}, verdict{redelivered: 1}},
 		{"other run", true, [][]delivery{foreign, got(1, 0, 1, 2)}, verdict{foreign: 1}},
 		{"other partition", true, [][]delivery{misrouted}, verdict{misrouted: 1}},
 	} {
