@@ -118,6 +118,10 @@ func parse(name, text string) (Statement, error) {
 			n := quotedLength(rest)
 			out.WriteString(rest[:n])
 			i += n
+		case c == '$' && dollarLength(rest) > 0:
+			n := dollarLength(rest)
+			out.WriteString(rest[:n])
+			i += n
 		default:
 			if param, n := parameter(rest); n > 0 && (i == 0 || !isOperator(text[i-1])) {
 				out.WriteByte('$')
@@ -178,6 +182,19 @@ func lineLength(text string) int {
 		return n
 	}
 	return len(text)
+}
+
+// dollarLength is the length of the dollar-quoted text ($$…$$ or $tag$…$tag$) at the start, 0 when there is none.
+func dollarLength(text string) int {
+	open := 2 + nameLength(text[1:])
+	if open > len(text) || text[open-1] != '$' {
+		return 0
+	}
+	n := strings.Index(text[open:], text[:open])
+	if n < 0 {
+		return 0
+	}
+	return open + n + open
 }
 
 // quotedLength counts a doubled quote as two quoted texts, which comes to the same length.

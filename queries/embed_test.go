@@ -23,6 +23,7 @@ func TestParse(t *testing.T) {
 			`SELECT '@no;' || "@no" || 'it''s @no', $1`,
 			[]string{"yes"},
 		},
+		{`SELECT $re$it's @no;$re$, $$@no; "$$, @yes, '$';`, `SELECT $re$it's @no;$re$, $$@no; "$$, $1, '$'`, []string{"yes"}},
 		{"SELECT a @> b, a <@ b, c @@ d, - @n;", "SELECT a @> b, a <@ b, c @@ d, - $1", []string{"n"}},
 	} {
 		s, err := parse("Q", c.text)
