@@ -2,8 +2,6 @@ package pgstore
 
 import (
 	"context"
-	"fmt"
-	"regexp"
 	"strconv"
 	"time"
 
@@ -13,12 +11,32 @@ import (
 	"github.com/queenmq-go/queenmq/internal/pgstore/db"
 )
 
-// The janitor's statements. Each commits by itself and is bounded.
+// The janitor's statements. Each commits by itself and is bounded. Unlike those
+// of requests they end with their caller's context: nobody else waits for them,
+// and a broker that stops must not wait for them either.
+
+// stepLockWait bounds the wait of a step for a lock, detachLockWait that of a
+// detach for the transactions that may still use the slice.
+const (
+	stepLockWait   = 250 * time.Millisecond
+	detachLockWait = 5 * time.Second
+)
+
+// trimBytes bounds the stored bodies one step removes: pushes to the partition
+// wait for it.
+const trimBytes = 4 << 20
+
+// bounded is the janitor's answer to detach.
+func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, s.timeout, errStatementTimeout)
+}
+
+func lockWait(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) + "ms" }
 
 // TakeLoop makes holder the one broker that runs a background loop, for a
 // while; false when another one does.
 func (s *Store) TakeLoop(ctx context.Context, loop, holder string, d time.Duration) (bool, error) {
-	ctx, cancel := s.detach(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	n, err := db.New(s.cold).TakeJanitorLease(ctx, db.TakeJanitorLeaseParams{LoopName: loop, Holder: holder, Seconds: d.Seconds()})
 	return n > 0, translate(err)
@@ -26,14 +44,14 @@ func (s *Store) TakeLoop(ctx context.Context, loop, holder string, d time.Durati
 
 // LeaveLoop gives a loop up before its lease ends.
 func (s *Store) LeaveLoop(ctx context.Context, loop, holder string) error {
-	ctx, cancel := s.detach(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	return translate(db.New(s.cold).DropJanitorLease(ctx, db.DropJanitorLeaseParams{LoopName: loop, Holder: holder}))
 }
 
 // RetentionRules lists the queues that have a retention rule.
 func (s *Store) RetentionRules(ctx context.Context) ([]mq.RetentionRule, error) {
-	ctx, cancel := s.detach(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	rows, err := db.New(s.cold).ListRetainingQueues(ctx)
 	out := make([]mq.RetentionRule, len(rows))
@@ -50,88 +68,125 @@ func (s *Store) RetentionRules(ctx context.Context) ([]mq.RetentionRule, error) 
 	return out, translate(err)
 }
 
-// AgedPartitions lists partitions whose oldest message is older than seconds,
-// after a position of the walk.
-func (s *Store) AgedPartitions(ctx context.Context, queue int64, seconds int32, after mq.AgePosition, limit int) ([]mq.AgePosition, error) {
-	ctx, cancel := s.detach(ctx)
+// AgedPartitions looks at the next limit partitions of a queue whose oldest
+// message is old enough for one of the rules, and returns those from which
+// something can be removed. next is the last one looked at, zero at the end of
+// the walk.
+func (s *Store) AgedPartitions(ctx context.Context, rule mq.RetentionRule, after mq.AgePosition, limit int) (found []mq.AgePosition, next mq.AgePosition, err error) {
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	if after.OldestAt.IsZero() {
 		after.OldestAt = farPast
 	}
-	rows, err := db.New(s.cold).ListAgedPartitions(ctx, db.ListAgedPartitionsParams{
-		QueueID: queue, OlderSeconds: seconds, AfterAt: after.OldestAt, AfterID: after.Partition, Step: int32(limit),
-	})
-	out := make([]mq.AgePosition, len(rows))
-	for i, r := range rows {
-		out[i] = mq.AgePosition{OldestAt: r.OldestAt, Partition: r.ID}
+	aged := rule.Age
+	if aged <= 0 || rule.Completed > 0 && rule.Completed < aged {
+		aged = rule.Completed
 	}
-	return out, translate(err)
+	rows, err := db.New(s.cold).ListAgedPartitions(ctx, db.ListAgedPartitionsParams{
+		QueueID: rule.QueueID, OlderSeconds: rule.Age, CompletedSeconds: rule.Completed, AgedSeconds: aged,
+		AfterAt: after.OldestAt, AfterID: after.Partition, Step: int32(limit),
+	})
+	for i, r := range rows {
+		at := mq.AgePosition{OldestAt: r.OldestAt, Partition: r.ID}
+		if r.Removable {
+			found = append(found, at)
+		}
+		if i == limit-1 {
+			next = at
+		}
+	}
+	return found, next, translate(err)
 }
 
-// Trim removes up to limit segments from the front of a partition under a rule.
-func (s *Store) Trim(ctx context.Context, rule mq.RetentionRule, partition int64, limit int) (segments int, messages int64, err error) {
+// Trim removes up to limit segments from the front of a partition under a rule,
+// and says whether there may be more to remove. It answers mq.KindBusy when
+// somebody keeps the partition locked.
+func (s *Store) Trim(ctx context.Context, rule mq.RetentionRule, partition int64, limit int) (messages int64, more bool, err error) {
 	var b batch
 	q := b.queries()
+	_ = q.BoundLockWait(ctx, lockWait(stepLockWait))
 	_ = q.LockPartition(ctx, db.LockPartitionParams{QueueID: rule.QueueID, ID: partition})
 	_, _ = q.TrimPartition(ctx, db.TrimPartitionParams{
-		QueueID: rule.QueueID, ID: partition, Step: int32(limit), OlderSeconds: rule.Age, CompletedSeconds: rule.Completed,
+		QueueID: rule.QueueID, ID: partition, Step: int32(limit), MaxBytes: trimBytes,
+		OlderSeconds: rule.Age, CompletedSeconds: rule.Completed,
 	})
 	err = s.run(ctx, s.cold, &b, func(br pgx.BatchResults) error {
-		if _, err := br.Exec(); err != nil {
-			return err
+		for range 2 {
+			if _, err := br.Exec(); err != nil {
+				return err
+			}
 		}
-		return br.QueryRow().Scan(&segments, &messages)
+		return br.QueryRow().Scan(&messages, &more)
 	})
-	return segments, messages, translate(err)
+	return messages, more, translate(err)
 }
 
 // QueueIDs walks the queues.
 func (s *Store) QueueIDs(ctx context.Context, after int64, limit int) ([]int64, error) {
-	ctx, cancel := s.detach(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	ids, err := db.New(s.cold).ListQueueIDs(ctx, db.ListQueueIDsParams{AfterID: after, Step: int32(limit)})
 	return ids, translate(err)
 }
 
-// DropIdlePartitions removes partitions of a queue that are empty, were written
-// last more than days ago and are of no use to anybody. It returns the last
-// partition looked at, and 0 at the end of the walk.
+// DropIdlePartitions looks at the next limit partitions of a queue and removes
+// those that are empty, were written last more than days ago and are of no use
+// to anybody. It returns the last partition looked at, and 0 at the end of the
+// walk.
 func (s *Store) DropIdlePartitions(ctx context.Context, queue, after int64, days int32, limit int) (next int64, dropped int, err error) {
-	ctx, cancel := s.detach(ctx)
+	list, cancel := s.bounded(ctx)
 	defer cancel()
-	ids, err := db.New(s.cold).ListIdlePartitions(ctx, db.ListIdlePartitionsParams{QueueID: queue, AfterID: after, IdleDays: days, Step: int32(limit)})
+	rows, err := db.New(s.cold).ListIdlePartitions(list, db.ListIdlePartitionsParams{QueueID: queue, AfterID: after, IdleDays: days, Step: int32(limit)})
 	if err != nil {
-		return 0, 0, translate(err)
+		return after, 0, translate(err)
 	}
-	for _, id := range ids {
-		var b batch
-		q := b.queries()
-		_ = q.LockPartition(ctx, db.LockPartitionParams{QueueID: queue, ID: id})
-		_ = q.DropIdleCursors(ctx, db.DropIdleCursorsParams{QueueID: queue, ID: id, IdleDays: days})
-		_, _ = q.DropIdlePartition(ctx, db.DropIdlePartitionParams{QueueID: queue, ID: id})
-		err := s.run(ctx, s.cold, &b, func(br pgx.BatchResults) error {
-			for range 2 {
-				if _, err := br.Exec(); err != nil {
-					return err
-				}
-			}
-			tag, err := br.Exec()
-			dropped += int(tag.RowsAffected())
-			return err
-		})
-		if err != nil {
-			return id, dropped, translate(err)
+	for _, r := range rows {
+		if !r.Idle {
+			continue
 		}
+		if err := ctx.Err(); err != nil {
+			return after, dropped, err
+		}
+		gone, err := s.dropIdlePartition(ctx, queue, r.ID, days)
+		switch {
+		case mq.KindOf(err) == mq.KindBusy:
+			// In use after all.
+		case err != nil:
+			return after, dropped, err
+		case gone:
+			dropped++
+		}
+		after = r.ID
 	}
-	if len(ids) < limit {
+	if len(rows) < limit {
 		return 0, dropped, nil
 	}
-	return ids[len(ids)-1], dropped, nil
+	return rows[len(rows)-1].ID, dropped, nil
+}
+
+func (s *Store) dropIdlePartition(ctx context.Context, queue, id int64, days int32) (gone bool, err error) {
+	var b batch
+	q := b.queries()
+	_ = q.BoundLockWait(ctx, lockWait(stepLockWait))
+	_ = q.LockPartition(ctx, db.LockPartitionParams{QueueID: queue, ID: id})
+	_ = q.DropIdleCursors(ctx, db.DropIdleCursorsParams{QueueID: queue, ID: id, IdleDays: days})
+	_, _ = q.DropIdlePartition(ctx, db.DropIdlePartitionParams{QueueID: queue, ID: id, IdleDays: days})
+	err = s.run(ctx, s.cold, &b, func(br pgx.BatchResults) error {
+		for range 3 {
+			if _, err := br.Exec(); err != nil {
+				return err
+			}
+		}
+		tag, err := br.Exec()
+		gone = tag.RowsAffected() > 0
+		return err
+	})
+	return gone, translate(err)
 }
 
 // SweepDropped removes up to limit segments of deleted queues.
 func (s *Store) SweepDropped(ctx context.Context, limit int) (removed int, err error) {
-	ctx, cancel := s.detach(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	q := db.New(s.cold)
 	ids, err := q.ListDroppedQueues(ctx)
@@ -153,43 +208,36 @@ func (s *Store) SweepDropped(ctx context.Context, limit int) (removed int, err e
 	return removed, nil
 }
 
-// sliceBound reads the class and the end out of a slice's bound:
-// FOR VALUES FROM ('0', '2026-…') TO ('0', '2026-…')
-var sliceBound = regexp.MustCompile(`TO \('?(\d+)'?, '([^']+)'\)`)
-
 // ExpireIDs drops the slices of message ids that nobody needs any more, and
-// finishes a drop that was interrupted. Detaching waits for transactions that
-// use the table, without making anybody wait for it.
+// finishes a drop that was interrupted. Detaching waits a bounded time for
+// transactions that use the table, without making anybody wait for it; what was
+// not finished then is finished the next time.
 func (s *Store) ExpireIDs(ctx context.Context) (dropped int, err error) {
-	ctx, cancel := s.detach(ctx)
+	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	c, err := s.acquire(ctx, s.cold)
 	if err != nil {
 		return 0, translate(err)
 	}
 	defer c.Release()
-	// A bound prints in the session's zone.
-	if _, err := c.Exec(ctx, "SET timezone = 'UTC'"); err != nil {
-		return 0, translate(err)
-	}
 	q := db.New(c)
-	slices, err := q.ListIDSlices(ctx)
+	slices, err := q.ListSpentIDSlices(ctx)
 	if err != nil {
 		return 0, translate(err)
 	}
-	ends, err := idEnds(ctx, q)
-	if err != nil {
-		return 0, translate(err)
+	if len(slices) > 0 {
+		if err := execPlain(ctx, c.Conn(), "SET lock_timeout = '"+lockWait(detachLockWait)+"'"); err != nil {
+			return 0, translate(err)
+		}
+		defer func() {
+			// A session that could not be put right does not go back.
+			if rerr := execPlain(ctx, c.Conn(), "RESET lock_timeout"); rerr != nil {
+				_ = c.Conn().Close(ctx)
+			}
+		}()
 	}
 	for _, sl := range slices {
-		class, end, err := parseBound(sl.Bound)
-		if err != nil {
-			return dropped, err
-		}
-		if end.After(ends[class]) && !sl.Detaching {
-			continue
-		}
-		if err := dropSlice(ctx, c.Conn(), sl.Name, sl.Detaching); err != nil {
+		if err := dropSlice(ctx, c.Conn(), &sl); err != nil {
 			return dropped, translate(err)
 		}
 		dropped++
@@ -198,43 +246,23 @@ func (s *Store) ExpireIDs(ctx context.Context) (dropped int, err error) {
 	return dropped, translate(err)
 }
 
-// idEnds returns per class the instant up to which ids are not needed.
-func idEnds(ctx context.Context, q *db.Queries) ([3]time.Time, error) {
-	var ends [3]time.Time
-	for class := range int16(len(ends)) {
-		w, err := q.LongestIDWindow(ctx, class)
-		if err != nil {
-			return ends, err
+func dropSlice(ctx context.Context, c *pgx.Conn, sl *db.ListSpentIDSlicesRow) error {
+	table := pgx.Identifier{"queen", sl.Name}.Sanitize()
+	if sl.Attached {
+		how := " CONCURRENTLY"
+		if sl.Detaching {
+			how = " FINALIZE"
 		}
-		keep := max(time.Duration(w.Seconds)*time.Second, mq.MinIDKeep)
-		ends[class] = w.Now.Add(-keep)
+		if err := execPlain(ctx, c, "ALTER TABLE queen.message_ids DETACH PARTITION "+table+how); err != nil {
+			return err
+		}
 	}
-	return ends, nil
+	return execPlain(ctx, c, "DROP TABLE "+table)
 }
 
-func parseBound(bound string) (class int, end time.Time, err error) {
-	m := sliceBound.FindStringSubmatch(bound)
-	if m == nil {
-		return 0, end, fmt.Errorf("slice bound %q is not understood", bound)
-	}
-	class, err = strconv.Atoi(m[1])
-	if err != nil || class > 2 {
-		return 0, end, fmt.Errorf("slice class in %q is not understood", bound)
-	}
-	end, err = time.Parse("2006-01-02 15:04:05Z07", m[2])
-	return class, end, err
-}
-
-func dropSlice(ctx context.Context, c *pgx.Conn, name string, detaching bool) error {
-	table := pgx.Identifier{"queen", name}.Sanitize()
-	how := "CONCURRENTLY"
-	if detaching {
-		how = "FINALIZE"
-	}
-	// Neither runs inside a transaction block, so not through a batch either.
-	if _, err := c.Exec(ctx, "ALTER TABLE queen.message_ids DETACH PARTITION "+table+" "+how, pgx.QueryExecModeSimpleProtocol); err != nil {
-		return err
-	}
-	_, err := c.Exec(ctx, "DROP TABLE "+table, pgx.QueryExecModeSimpleProtocol)
+// execPlain sends a statement that PostgreSQL runs neither prepared nor inside
+// a transaction block, so not through a batch either.
+func execPlain(ctx context.Context, c *pgx.Conn, sql string) error {
+	_, err := c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol)
 	return err
 }

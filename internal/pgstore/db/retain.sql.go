@@ -10,9 +10,22 @@ import (
 	"time"
 )
 
+const BoundLockWait = `-- name: BoundLockWait :exec
+SELECT set_config('lock_timeout', $1::text, true)
+`
+
+// First in a step of the janitor that locks: whoever is held up by a caller's
+// long transaction comes back later instead of waiting with it. Ends with the
+// transaction.
+func (q *Queries) BoundLockWait(ctx context.Context, wait string) error {
+	_, err := q.db.Exec(ctx, BoundLockWait, wait)
+	return err
+}
+
 const DropIdleCursors = `-- name: DropIdleCursors :exec
 DELETE FROM queen.cursors c USING queen.partitions p
 WHERE p.queue_id = $1 AND p.id = $2 AND p.last_offset < p.log_start
+  AND coalesce(p.last_write_at, p.created_at) < queen.clock() - make_interval(days => $3::int)
   AND c.queue_id = $1 AND c.partition_id = p.id
   AND NOT EXISTS (SELECT FROM queen.dead_letters d WHERE d.queue_id = $1 AND d.partition_id = $2)
   AND NOT EXISTS (SELECT FROM queen.cursors l WHERE l.queue_id = $1 AND l.partition_id = $2
@@ -26,7 +39,11 @@ type DropIdleCursorsParams struct {
 	IdleDays int32
 }
 
-// After LockPartition; with DropIdlePartition in one transaction.
+// Caller: janitor, after LockPartition; with DropIdlePartition in one
+// transaction. Deletes the cursors of a partition that is idle still, and of
+// which no group has a live lease or completed anything in that time.
+// Locks: cursors, the partition being locked. Plan: primary keys, and the id
+// index of dead letters.
 func (q *Queries) DropIdleCursors(ctx context.Context, arg DropIdleCursorsParams) error {
 	_, err := q.db.Exec(ctx, DropIdleCursors, arg.QueueID, arg.ID, arg.IdleDays)
 	return err
@@ -35,18 +52,20 @@ func (q *Queries) DropIdleCursors(ctx context.Context, arg DropIdleCursorsParams
 const DropIdlePartition = `-- name: DropIdlePartition :execrows
 DELETE FROM queen.partitions p
 WHERE p.queue_id = $1 AND p.id = $2 AND p.last_offset < p.log_start
+  AND coalesce(p.last_write_at, p.created_at) < queen.clock() - make_interval(days => $3::int)
   AND NOT EXISTS (SELECT FROM queen.dead_letters d WHERE d.queue_id = $1 AND d.partition_id = $2)
   AND NOT EXISTS (SELECT FROM queen.cursors c WHERE c.queue_id = $1 AND c.partition_id = $2)
 `
 
 type DropIdlePartitionParams struct {
-	QueueID int64
-	ID      int64
+	QueueID  int64
+	ID       int64
+	IdleDays int32
 }
 
 // After DropIdleCursors: a partition that still has cursors was spared there.
 func (q *Queries) DropIdlePartition(ctx context.Context, arg DropIdlePartitionParams) (int64, error) {
-	result, err := q.db.Exec(ctx, DropIdlePartition, arg.QueueID, arg.ID)
+	result, err := q.db.Exec(ctx, DropIdlePartition, arg.QueueID, arg.ID, arg.IdleDays)
 	if err != nil {
 		return 0, err
 	}
@@ -77,32 +96,47 @@ func (q *Queries) ForgetDroppedQueue(ctx context.Context, queueID int64) error {
 }
 
 const ListAgedPartitions = `-- name: ListAgedPartitions :many
-SELECT p.id, p.oldest_at::timestamptz AS oldest_at FROM queen.partitions p
-WHERE p.queue_id = $1 AND p.oldest_at < queen.clock() - make_interval(secs => $2::int)
-  AND (p.oldest_at, p.id) > ($3::timestamptz, $4::bigint)
-ORDER BY p.oldest_at, p.id LIMIT $5
+SELECT p.id, p.oldest_at::timestamptz AS oldest_at,
+       (($1::int > 0 AND p.oldest_at < queen.clock() - make_interval(secs => $1::int))
+        OR ($2::int > 0 AND (
+          SELECT min(c.committed) FROM queen.cursors c WHERE c.queue_id = $3 AND c.partition_id = p.id
+        ) >= (
+          SELECT s.end_offset FROM queen.segments s WHERE s.queue_id = $3 AND s.partition_id = p.id
+          ORDER BY s.end_offset LIMIT 1
+        )) IS TRUE)::bool AS removable
+FROM queen.partitions p
+WHERE p.queue_id = $3 AND p.oldest_at < queen.clock() - make_interval(secs => $4::int)
+  AND (p.oldest_at, p.id) > ($5::timestamptz, $6::bigint)
+ORDER BY p.oldest_at, p.id LIMIT $7
 `
 
 type ListAgedPartitionsParams struct {
-	QueueID      int64
-	OlderSeconds int32
-	AfterAt      time.Time
-	AfterID      int64
-	Step         int32
+	OlderSeconds     int32
+	CompletedSeconds int32
+	QueueID          int64
+	AgedSeconds      int32
+	AfterAt          time.Time
+	AfterID          int64
+	Step             int32
 }
 
 type ListAgedPartitionsRow struct {
-	ID       int64
-	OldestAt time.Time
+	ID        int64
+	OldestAt  time.Time
+	Removable bool
 }
 
-// The partitions of a queue whose oldest message is older than @older_seconds,
-// oldest first, after a position. Idle and empty partitions are never read.
-// Plan: partitions_queue_id_oldest_at_idx.
+// The next @step partitions of a queue whose oldest message is older than the
+// younger of its rules, oldest first, and which of them have something to
+// remove (not those that a group pins: they cost a look, never a lock). Partitions
+// that are empty or whose messages are young are not read at all.
+// Plan: partitions_queue_id_oldest_at_idx from a position on, then primary keys.
 func (q *Queries) ListAgedPartitions(ctx context.Context, arg ListAgedPartitionsParams) ([]ListAgedPartitionsRow, error) {
 	rows, err := q.db.Query(ctx, ListAgedPartitions,
-		arg.QueueID,
 		arg.OlderSeconds,
+		arg.CompletedSeconds,
+		arg.QueueID,
+		arg.AgedSeconds,
 		arg.AfterAt,
 		arg.AfterID,
 		arg.Step,
@@ -114,7 +148,7 @@ func (q *Queries) ListAgedPartitions(ctx context.Context, arg ListAgedPartitions
 	var items []ListAgedPartitionsRow
 	for rows.Next() {
 		var i ListAgedPartitionsRow
-		if err := rows.Scan(&i.ID, &i.OldestAt); err != nil {
+		if err := rows.Scan(&i.ID, &i.OldestAt, &i.Removable); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -149,75 +183,48 @@ func (q *Queries) ListDroppedQueues(ctx context.Context) ([]int64, error) {
 	return items, nil
 }
 
-const ListIDSlices = `-- name: ListIDSlices :many
-SELECT c.relname::text AS name, i.inhdetachpending AS detaching,
-       pg_get_expr(c.relpartbound, c.oid)::text AS bound
-FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
-WHERE i.inhparent = 'queen.message_ids'::regclass
-ORDER BY c.relname
-`
-
-type ListIDSlicesRow struct {
-	Name      string
-	Detaching bool
-	Bound     string
-}
-
-// The slices of message_ids, with the class and the end of each, and whether a
-// detach was left half done.
-func (q *Queries) ListIDSlices(ctx context.Context) ([]ListIDSlicesRow, error) {
-	rows, err := q.db.Query(ctx, ListIDSlices)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ListIDSlicesRow
-	for rows.Next() {
-		var i ListIDSlicesRow
-		if err := rows.Scan(&i.Name, &i.Detaching, &i.Bound); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const ListIdlePartitions = `-- name: ListIdlePartitions :many
-SELECT p.id FROM queen.partitions p
-WHERE p.queue_id = $1 AND p.id > $2 AND p.oldest_at IS NULL
-  AND coalesce(p.last_write_at, p.created_at) < queen.clock() - make_interval(days => $3::int)
+SELECT p.id,
+       (p.oldest_at IS NULL
+        AND coalesce(p.last_write_at, p.created_at) < queen.clock() - make_interval(days => $1::int))::bool AS idle
+FROM queen.partitions p
+WHERE p.queue_id = $2 AND p.id > $3
 ORDER BY p.id LIMIT $4
 `
 
 type ListIdlePartitionsParams struct {
+	IdleDays int32
 	QueueID  int64
 	AfterID  int64
-	IdleDays int32
 	Step     int32
 }
 
-// Partitions that are empty and were last written long ago, a queue at a time.
-func (q *Queries) ListIdlePartitions(ctx context.Context, arg ListIdlePartitionsParams) ([]int64, error) {
+type ListIdlePartitionsRow struct {
+	ID   int64
+	Idle bool
+}
+
+// The next @step partitions of a queue, and which of them are empty and were
+// last written long ago. All of them are answered, so that a step reads a
+// bounded number of rows however few are idle. Plan: primary key.
+func (q *Queries) ListIdlePartitions(ctx context.Context, arg ListIdlePartitionsParams) ([]ListIdlePartitionsRow, error) {
 	rows, err := q.db.Query(ctx, ListIdlePartitions,
+		arg.IdleDays,
 		arg.QueueID,
 		arg.AfterID,
-		arg.IdleDays,
 		arg.Step,
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []int64
+	var items []ListIdlePartitionsRow
 	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
+		var i ListIdlePartitionsRow
+		if err := rows.Scan(&i.ID, &i.Idle); err != nil {
 			return nil, err
 		}
-		items = append(items, id)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -297,6 +304,54 @@ func (q *Queries) ListRetainingQueues(ctx context.Context) ([]ListRetainingQueue
 	return items, nil
 }
 
+const ListSpentIDSlices = `-- name: ListSpentIDSlices :many
+WITH slice AS MATERIALIZED (
+  SELECT c.relname::text AS name, substring(c.relname FROM 13 FOR 1)::smallint AS id_class,
+         (i.inhrelid IS NOT NULL)::bool AS attached, coalesce(i.inhdetachpending, false)::bool AS detaching,
+         substring(pg_get_expr(c.relpartbound, c.oid) FROM $re$TO \('?[0-9]+'?, '([^']+)'\)$re$)::timestamptz AS ends_at
+  FROM pg_catalog.pg_class c
+  LEFT JOIN pg_catalog.pg_inherits i ON i.inhrelid = c.oid
+  WHERE c.relnamespace = 'queen'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^message_ids_[0-2]_[0-9]{12}$'
+)
+SELECT s.name, s.attached, s.detaching
+FROM slice s, (SELECT queen.clock() AS now) t
+WHERE s.detaching OR NOT s.attached OR s.ends_at <= t.now - make_interval(secs => coalesce((
+  SELECT max(greatest(q.dedup_window_seconds, q.completed_retention_seconds, 900)) FROM queen.queues q
+  WHERE q.id_class = s.id_class OR (q.id_class_before = s.id_class AND q.id_class_until > t.now)), 900))
+ORDER BY s.detaching DESC, s.attached, s.name
+`
+
+type ListSpentIDSlicesRow struct {
+	Name      string
+	Attached  bool
+	Detaching bool
+}
+
+// The slices of message_ids to drop: those whose end lies further back than the
+// queues of their class need ids for, those whose detach was left half done, and
+// those that were detached and never dropped. Half-done ones come first: they are
+// in the way of any other detach. A bound is printed and read back in one
+// session, so its time zone does not matter. Plan: catalogs, scan of queues.
+func (q *Queries) ListSpentIDSlices(ctx context.Context) ([]ListSpentIDSlicesRow, error) {
+	rows, err := q.db.Query(ctx, ListSpentIDSlices)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListSpentIDSlicesRow
+	for rows.Next() {
+		var i ListSpentIDSlicesRow
+		if err := rows.Scan(&i.Name, &i.Attached, &i.Detaching); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const LockPartition = `-- name: LockPartition :exec
 SELECT p.id FROM queen.partitions p WHERE p.queue_id = $1 AND p.id = $2 FOR NO KEY UPDATE
 `
@@ -306,34 +361,17 @@ type LockPartitionParams struct {
 	ID      int64
 }
 
+// Caller: janitor, one partition a transaction. The lock that pushes take.
 func (q *Queries) LockPartition(ctx context.Context, arg LockPartitionParams) error {
 	_, err := q.db.Exec(ctx, LockPartition, arg.QueueID, arg.ID)
 	return err
 }
 
-const LongestIDWindow = `-- name: LongestIDWindow :one
-SELECT coalesce(max(greatest(q.dedup_window_seconds, q.completed_retention_seconds, 900)), 0)::bigint AS seconds,
-       queen.clock()::timestamptz AS now
-FROM queen.queues q
-WHERE q.id_class = $1 OR (q.id_class_before = $1 AND q.id_class_until > queen.clock())
-`
-
-type LongestIDWindowRow struct {
-	Seconds int64
-	Now     time.Time
-}
-
-// For how long ids of a class are needed, in seconds, by the queues there are.
-func (q *Queries) LongestIDWindow(ctx context.Context, idClass int16) (LongestIDWindowRow, error) {
-	row := q.db.QueryRow(ctx, LongestIDWindow, idClass)
-	var i LongestIDWindowRow
-	err := row.Scan(&i.Seconds, &i.Now)
-	return i, err
-}
-
 const RemoveDroppedSegments = `-- name: RemoveDroppedSegments :one
 WITH doomed AS MATERIALIZED (
-  SELECT s.partition_id, s.end_offset FROM queen.segments s WHERE s.queue_id = $1 LIMIT $2
+  SELECT s.partition_id, s.end_offset FROM queen.segments s
+  WHERE s.queue_id = $1
+  ORDER BY s.partition_id, s.end_offset LIMIT $2
 ),
 gone AS (
   DELETE FROM queen.segments s USING doomed d
@@ -347,7 +385,8 @@ type RemoveDroppedSegmentsParams struct {
 	Step    int32
 }
 
-// Plan: primary key prefix, per hash partition.
+// Plan: primary key prefix, merged over the hash partitions: the order is that
+// of the key, so that no plan reads another queue's rows to find this one's.
 func (q *Queries) RemoveDroppedSegments(ctx context.Context, arg RemoveDroppedSegmentsParams) (int32, error) {
 	row := q.db.QueryRow(ctx, RemoveDroppedSegments, arg.QueueID, arg.Step)
 	var column_1 int32
@@ -357,11 +396,15 @@ func (q *Queries) RemoveDroppedSegments(ctx context.Context, arg RemoveDroppedSe
 
 const SettleIDClasses = `-- name: SettleIDClasses :execrows
 UPDATE queen.queues q SET id_class_before = q.id_class, id_class_until = NULL, version = q.version + 1
-FROM (SELECT queen.clock() AS now) t
-WHERE q.id_class_until <= t.now
+FROM (
+  SELECT x.id FROM queen.queues x WHERE x.id_class_until <= queen.clock()
+  ORDER BY x.id FOR NO KEY UPDATE SKIP LOCKED
+) spent
+WHERE q.id = spent.id
 `
 
-// Queues whose ids of the class before have run out probe one class again.
+// Queues whose ids of the class before have run out probe one class again. A
+// queue that is locked is left for the next time.
 func (q *Queries) SettleIDClasses(ctx context.Context) (int64, error) {
 	result, err := q.db.Exec(ctx, SettleIDClasses)
 	if err != nil {
@@ -401,14 +444,21 @@ passed AS MATERIALIZED (
   WHERE c.queue_id = $1 AND c.partition_id = $2
 ),
 old AS MATERIALIZED (
-  SELECT s.end_offset, s.message_count, s.created_at FROM queen.segments s
-  WHERE s.queue_id = $1 AND s.partition_id = $2
-  ORDER BY s.end_offset LIMIT $3
+  SELECT s.end_offset, s.message_count, s.created_at,
+         sum(pg_column_size(s.body)) OVER (ORDER BY s.end_offset) - pg_column_size(s.body) AS bytes_ahead
+  FROM (
+    SELECT s.end_offset, s.message_count, s.created_at, s.body FROM queen.segments s
+    WHERE s.queue_id = $1 AND s.partition_id = $2
+    ORDER BY s.end_offset LIMIT $3
+  ) s
+),
+reach AS MATERIALIZED (
+  SELECT o.end_offset, o.message_count, o.created_at FROM old o WHERE o.bytes_ahead < $4::bigint
 ),
 doomed AS MATERIALIZED (
-  SELECT o.end_offset, o.message_count FROM old o, t, passed p
-  WHERE ($4::int > 0 AND o.created_at < t.now - make_interval(secs => $4::int))
-     OR ($5::int > 0 AND o.created_at < t.now - make_interval(secs => $5::int)
+  SELECT o.end_offset, o.message_count FROM reach o, t, passed p
+  WHERE ($5::int > 0 AND o.created_at < t.now - make_interval(secs => $5::int))
+     OR ($6::int > 0 AND o.created_at < t.now - make_interval(secs => $6::int)
          AND o.end_offset <= p.committed)
 ),
 gone AS (
@@ -424,35 +474,42 @@ head AS (
   FROM (SELECT max(d.end_offset) AS end_offset FROM doomed d) d
   WHERE p.queue_id = $1 AND p.id = $2 AND d.end_offset IS NOT NULL
 )
-SELECT count(*)::int AS segments, coalesce(sum(d.message_count), 0)::bigint AS messages FROM doomed d
+SELECT coalesce(sum(d.message_count), 0)::bigint AS messages,
+       (count(*) > 0 AND count(*) = (SELECT count(*) FROM reach))::bool AS more
+FROM doomed d
 `
 
 type TrimPartitionParams struct {
 	QueueID          int64
 	ID               int64
 	Step             int32
+	MaxBytes         int64
 	OlderSeconds     int32
 	CompletedSeconds int32
 }
 
 type TrimPartitionRow struct {
-	Segments int32
 	Messages int64
+	More     bool
 }
 
-// Removes up to @step segments from the front of a partition: those older than
+// Removes segments from the front of a partition: those older than
 // @older_seconds (0: no such rule), and those older than @completed_seconds (0: no
-// such rule) that every group has passed. After LockPartition, so that pushes to
-// this one partition wait for one short step. Whole segments only.
+// such rule) that every group has passed. Whole segments only. created_at and
+// committed rise with the offset, so what is removed is a prefix. Bounded by
+// @step segments and @max_bytes of stored bodies (at least one segment), because
+// pushes to this one partition wait meanwhile. more: everything in reach went.
+// Caller: janitor, after LockPartition. Plan: primary keys only.
 func (q *Queries) TrimPartition(ctx context.Context, arg TrimPartitionParams) (TrimPartitionRow, error) {
 	row := q.db.QueryRow(ctx, TrimPartition,
 		arg.QueueID,
 		arg.ID,
 		arg.Step,
+		arg.MaxBytes,
 		arg.OlderSeconds,
 		arg.CompletedSeconds,
 	)
 	var i TrimPartitionRow
-	err := row.Scan(&i.Segments, &i.Messages)
+	err := row.Scan(&i.Messages, &i.More)
 	return i, err
 }
