@@ -130,7 +130,7 @@ func TestServeGivesUpOnAWrongDatabaseName(t *testing.T) {
 	begin := time.Now()
 	out, code := queen(t, "serve", "--port=0", "--database-url="+strings.Replace(db.URL, db.Name, "no_such_database", 1))
 	wantOutput(t, out, code, 1, "no_such_database")
-	if took := time.Since(begin); took > firstConnection/2 {
+	if took := time.Since(begin); took > 30*time.Second {
 		t.Errorf("took %v to find out", took)
 	}
 }

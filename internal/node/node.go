@@ -1,0 +1,177 @@
+// Package node puts one broker together: store, use cases, hints, background
+// loops and HTTP handler. It is the only place that knows all of them.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/queenmq-go/queenmq/internal/broker"
+	"github.com/queenmq-go/queenmq/internal/config"
+	"github.com/queenmq-go/queenmq/internal/httpapi"
+	"github.com/queenmq-go/queenmq/internal/mq"
+	"github.com/queenmq-go/queenmq/internal/obs"
+	"github.com/queenmq-go/queenmq/internal/pgstore"
+	"github.com/queenmq-go/queenmq/internal/pgstore/migrate"
+)
+
+// firstConnection is how long a broker waits for a database that is still
+// starting, as in a compose file without health checks.
+const firstConnection = 60 * time.Second
+
+// Node is one running broker without its listener.
+type Node struct {
+	handler  http.Handler
+	store    *pgstore.Store
+	broker   *broker.Broker
+	draining atomic.Bool
+
+	stop       context.CancelFunc // of the background loops
+	loops      sync.WaitGroup
+	closeHints func()
+}
+
+// Open connects to the database, waiting for it a while, refuses a schema it
+// does not know, and starts the background loops.
+func Open(ctx context.Context, cfg config.Config, version string, log *slog.Logger) (*Node, error) {
+	store, err := pgstore.Open(ctx, pgstore.Config{
+		URL: cfg.DatabaseURL, PoolSize: cfg.PoolSize, StmtTimeout: cfg.StatementTimeout, AppName: "queen " + cfg.ServerID,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open pool: %w", err)
+	}
+	n := &Node{store: store, closeHints: func() {}, stop: func() {}}
+	if err := n.start(ctx, cfg, version, log); err != nil {
+		n.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+func (n *Node) start(ctx context.Context, cfg config.Config, version string, log *slog.Logger) error {
+	if err := awaitDatabase(ctx, n.store.Ping, log); err != nil {
+		return fmt.Errorf("connect to database: %w", err)
+	}
+	if err := checkSchema(ctx, cfg, log); err != nil {
+		return err
+	}
+	limitMemory()
+	metrics := obs.NewMetrics(prometheus.NewRegistry())
+	metrics.SetPool(n.store.Stat)
+	hints := &relay{}
+	n.broker = broker.New(n.store, hints, metrics, brokerConfig(cfg, log))
+	metrics.SetParked(n.broker.Parked)
+
+	var background context.Context
+	background, n.stop = context.WithCancel(context.WithoutCancel(ctx))
+	closeHints, err := hints.start(background, &n.loops, cfg, log, metrics, n.broker)
+	n.closeHints = closeHints
+	if err != nil {
+		return err
+	}
+	n.handler = httpapi.New(n.broker, httpapi.Options{
+		MaxBodyBytes: cfg.MaxBodyBytes, MaxInflightBytes: cfg.MaxInflight, DefaultTimeout: cfg.PopTimeout,
+		DefaultStart: startMode(cfg), Version: version, Logger: log, Metrics: metrics,
+		MetricsHandler: metrics.Handler(), Draining: n.draining.Load,
+	})
+	return nil
+}
+
+// Handler serves the broker's routes.
+func (n *Node) Handler() http.Handler { return n.handler }
+
+// Drain turns readiness off, answers the parked pops with nothing and waits
+// for what is under way. Calls that still come are served, but do not wait.
+func (n *Node) Drain() {
+	n.draining.Store(true)
+	n.broker.Drain()
+}
+
+// Close ends the background loops and the connections.
+func (n *Node) Close() {
+	n.stop()
+	n.loops.Wait()
+	n.closeHints()
+	n.store.Close()
+}
+
+// checkSchema refuses a schema this broker does not know. It never changes it:
+// that is the job of queen migrate.
+func checkSchema(ctx context.Context, cfg config.Config, log *slog.Logger) error {
+	c, err := pgx.Connect(ctx, cfg.DatabaseURL)
+	if err != nil {
+		return fmt.Errorf("connect to check the schema: %w", err)
+	}
+	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
+	schema, err := migrate.Check(ctx, c)
+	if err != nil {
+		return err
+	}
+	log.Info("database is ready", "schema", schema)
+	return nil
+}
+
+func awaitDatabase(ctx context.Context, ping func(context.Context) error, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, firstConnection)
+	defer cancel()
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		err := ping(ctx)
+		if err == nil || !mayPass(err) {
+			return err
+		}
+		log.Warn("database does not answer yet", "error", err)
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// mayPass tells a server that is still starting from one that has answered
+// and will answer the same a minute later: a wrong password, no such database.
+func mayPass(err error) bool {
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) {
+		return true
+	}
+	return !strings.HasPrefix(pgErr.Code, "28") && !strings.HasPrefix(pgErr.Code, "3D")
+}
+
+// softMemory is where the garbage collector starts to work harder. A broker
+// holds requests and caches, so a few hundred megabytes are plenty.
+const softMemory = 200 << 20
+
+func limitMemory() {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(softMemory)
+	}
+}
+
+func brokerConfig(cfg config.Config, log *slog.Logger) broker.Config {
+	return broker.Config{
+		CacheTTL: cfg.CacheRefresh, FetchSafeFloor: cfg.FetchSafeFloor,
+		RecheckInterval: cfg.PopWait.InitialInterval, RecheckMax: cfg.PopWait.MaxInterval,
+		RecheckThreshold: cfg.PopWait.BackoffThreshold, RecheckFactor: cfg.PopWait.Multiplier, Logger: log,
+	}
+}
+
+func startMode(cfg config.Config) mq.StartMode {
+	if cfg.SubscriptionMode == config.SubscribeAll {
+		return mq.StartAll
+	}
+	return mq.StartNew
+}
