@@ -140,21 +140,17 @@ func (b *Broker) probe(key popKey, reqs []popRequest) park.Result[*mq.Delivery] 
 	}
 	start := time.Now()
 	got, err := b.store.Claim(ctx, key.queue, g, floor, claims)
-	if err == nil && !floor.IsZero() && len(got.Claims[len(claims)-1]) == 0 {
+	if err == nil && !floor.IsZero() {
 		// Nothing above the floor is not nothing.
-		b.floors.drop(at)
-		n := answered(got.Claims)
-		var more mq.Claimed
-		if more, err = b.store.Claim(ctx, key.queue, g, time.Time{}, claims[n:]); err == nil {
-			got.Claims = append(got.Claims[:n], more.Claims...)
-			got.Next = more.Next
-		} else if n > 0 {
-			err = nil // what was claimed is delivered, the rest asks again
+		if below := empties(got.Claims); len(below) > 0 {
+			b.floors.drop(at)
+			err = b.claimBelow(ctx, key, g, claims, below, &got)
 		}
 	}
 	b.metrics.Claimed(time.Since(start))
 	b.metrics.GatherFired("pop", len(reqs), time.Since(start))
 	if err != nil {
+		b.takeBackLater(key.queue, claims, err)
 		return park.Result[*mq.Delivery]{Err: err, Retry: isOutage(err), Next: -1}
 	}
 	if !got.Next.GroupExists {
@@ -164,22 +160,71 @@ func (b *Broker) probe(key popKey, reqs []popRequest) park.Result[*mq.Delivery] 
 	if !key.pinned && !got.Oldest.IsZero() {
 		b.floors.set(at, got.Oldest)
 	}
-	res := park.Result[*mq.Delivery]{Next: got.Next.In}
-	for i := range answered(got.Claims) {
-		res.Answers = append(res.Answers, b.delivery(&reqs[i], got.Claims[i]))
+	res := park.Result[*mq.Delivery]{
+		Answers: make([]*mq.Delivery, len(reqs)), Found: make([]bool, len(reqs)), Next: got.Next.In,
+	}
+	for i := range reqs {
+		// Each claim sees what is committed when it runs, so a later one may
+		// get something although an earlier one did not.
+		if len(got.Claims[i]) > 0 {
+			res.Answers[i], res.Found[i] = b.delivery(&reqs[i], got.Claims[i]), true
+		}
 	}
 	return res
 }
 
-// answered counts the claims that got something. Once one got nothing the later
-// ones are taken for empty too: the store had no more.
-func answered(claims [][]mq.Claim) int {
+// empties returns which claims got nothing.
+func empties(claims [][]mq.Claim) []int {
+	var out []int
 	for i, c := range claims {
 		if len(c) == 0 {
-			return i
+			out = append(out, i)
 		}
 	}
-	return len(claims)
+	return out
+}
+
+// claimBelow repeats the claims that got nothing, without the floor.
+func (b *Broker) claimBelow(ctx context.Context, key popKey, g mq.GroupInfo, claims []mq.ClaimRequest, below []int, got *mq.Claimed) error {
+	again := make([]mq.ClaimRequest, len(below))
+	for i, at := range below {
+		again[i] = claims[at]
+	}
+	more, err := b.store.Claim(ctx, key.queue, g, time.Time{}, again)
+	if err != nil {
+		if len(below) < len(claims) {
+			b.takeBackLater(key.queue, again, err)
+			return nil // what was claimed is delivered, the rest asks again
+		}
+		return err
+	}
+	for i, at := range below {
+		got.Claims[at] = more.Claims[i]
+	}
+	got.Next = more.Next
+	return nil
+}
+
+// takeBackLater gives leases back that may have been granted in a transaction
+// whose outcome nobody heard. What fails here runs out by itself.
+func (b *Broker) takeBackLater(queue int64, claims []mq.ClaimRequest, cause error) {
+	if k := mq.KindOf(cause); k != mq.KindUnknown && k != mq.KindTimeout {
+		return
+	}
+	leases := make([]mq.UUID, 0, len(claims))
+	for i := range claims {
+		if !claims[i].AutoCommit {
+			leases = append(leases, claims[i].LeaseID)
+		}
+	}
+	time.AfterFunc(time.Second, func() {
+		for _, lease := range leases {
+			if err := b.store.ReleaseLeases(context.Background(), []int64{queue}, lease); err != nil {
+				return
+			}
+		}
+		b.announce(mq.Hint{Queue: queue})
+	})
 }
 
 func (b *Broker) delivery(r *popRequest, claims []mq.Claim) *mq.Delivery {

@@ -20,9 +20,11 @@ import (
 
 // Result is what a probe found.
 type Result[A any] struct {
-	// Answers are for the first len(Answers) requests of the probe, in order.
-	// Fewer than requests means that the store has no more.
+	// Answers are those of the requests, in order, and Found says which there
+	// are. One that is missing means that the store has no more. Both are nil
+	// when nothing was found.
 	Answers []A
+	Found   []bool
 	// Next is when to look again without being woken; negative: not known.
 	Next time.Duration
 	// Err fails the requests. With Retry set, those that were waiting already
@@ -265,10 +267,12 @@ func (l *Lot[K, T, R, A]) pick(ln *line[K, R, A]) (ws []*waiter[R, A], reqs []R,
 func (l *Lot[K, T, R, A]) settle(ln *line[K, R, A], ws []*waiter[R, A], upTo uint64, res Result[A]) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	found := 0
 	for i, w := range ws {
 		w.inFlight = false
 		switch {
-		case i < len(res.Answers):
+		case i < len(res.Found) && res.Found[i]:
+			found++
 			l.remove(ln, w)
 			if w.gone {
 				l.undo(res.Answers[i])
@@ -279,10 +283,10 @@ func (l *Lot[K, T, R, A]) settle(ln *line[K, R, A], ws []*waiter[R, A], upTo uin
 			l.remove(ln, w)
 		}
 	}
-	if len(res.Answers) > 0 {
+	if found > 0 {
 		ln.empty = 0
 	}
-	if res.Err == nil && len(res.Answers) == len(ws) {
+	if res.Err == nil && found == len(ws) {
 		ln.size = min(2*ln.size, l.cfg.MaxProbe)
 		return false
 	}

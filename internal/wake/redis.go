@@ -39,6 +39,8 @@ func (r *Redis) Publish(ctx context.Context, texts []string) error {
 func (r *Redis) Listen(ctx context.Context, ready func(), hear func(string)) error {
 	sub := r.client.Subscribe(ctx, r.channel)
 	defer func() { _ = sub.Close() }()
+	// A read in progress does not look at ctx.
+	defer context.AfterFunc(ctx, func() { _ = sub.Close() })()
 	if _, err := sub.Receive(ctx); err != nil {
 		return fmt.Errorf("subscribe to hints: %w", err)
 	}
