@@ -50,6 +50,8 @@ type Config struct {
 
 	LogLevel slog.Level // LOG_LEVEL
 	LogJSON  bool       // QUEEN_LOG_JSON
+	// ProfileAddr serves the Go profiler; empty means nowhere.
+	ProfileAddr string // QUEEN_PROFILE_ADDR
 
 	// Ignored names variables that are set and that another version of the
 	// broker had a use for. They are worth a line in the log.

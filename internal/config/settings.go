@@ -96,6 +96,7 @@ func background(c *Config) []setting {
 		integer(&c.PartitionIdleDays, 1, 36500, "30", "days without a push after which an empty partition is idle", "PARTITION_CLEANUP_DAYS"),
 		logLevel(&c.LogLevel, "info", "debug, info, warn or error", "LOG_LEVEL"),
 		boolean(&c.LogJSON, "false", "log JSON instead of text", "QUEEN_LOG_JSON"),
+		text(&c.ProfileAddr, "", "address of the Go profiler, such as 127.0.0.1:6060; none when empty", "QUEEN_PROFILE_ADDR"),
 	}
 }
 

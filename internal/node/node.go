@@ -82,12 +82,27 @@ func (n *Node) start(ctx context.Context, cfg config.Config, version string, log
 	if err != nil {
 		return err
 	}
+	if cfg.ProfileAddr != "" {
+		n.profile(background, cfg.ProfileAddr, log)
+	}
 	n.handler = httpapi.New(n.broker, httpapi.Options{
 		MaxBodyBytes: cfg.MaxBodyBytes, MaxInflightBytes: cfg.MaxInflight, DefaultTimeout: cfg.PopTimeout,
 		DefaultStart: startMode(cfg), Version: version, Logger: log, Metrics: metrics,
 		MetricsHandler: metrics.Handler(), Draining: n.draining.Load,
 	})
 	return nil
+}
+
+// profile serves the profiler until the background ends. A port that cannot be
+// opened is worth a line, not a broker.
+func (n *Node) profile(ctx context.Context, addr string, log *slog.Logger) {
+	srv := obs.ProfileServer(addr)
+	context.AfterFunc(ctx, func() { _ = srv.Close() })
+	n.loops.Go(func() {
+		if err := srv.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("profiler not served", "address", addr, "error", err)
+		}
+	})
 }
 
 // Handler serves the broker's routes.
