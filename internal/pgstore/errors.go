@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -73,31 +74,50 @@ func translateState(pg *pgconn.PgError, err error) error {
 	}
 }
 
+// maxReplans bounds the repeats of a statement whose plan is out of date.
+const maxReplans = 4
+
 // retryStale repeats fn where a repeat is certain to be harmless: a cached plan
 // that a migration outdated, and a transaction that lost a deadlock or a
-// serialization race, were both rolled back.
-func retryStale(fn func() error) error {
-	var err error
-	for attempt := range 4 {
-		if err = fn(); err == nil {
-			return nil
-		}
+// serialization race, were both rolled back. The latter is repeated as long as
+// there is time: a push can lose several times in a row against applications
+// that push to its partitions in an order of their own (queen.push).
+func retryStale(ctx context.Context, fn func() error) error {
+	replans := 0
+	for attempt := 0; ; attempt++ {
+		err := fn()
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) {
-			break
+			return translate(err)
 		}
+		again := false
 		switch pg.Code {
 		case "0A000", "26000": // cached plan must not change; prepared statement gone
+			replans++
+			again = replans < maxReplans
 		case "40001", "40P01":
-			time.Sleep(time.Duration(attempt+1) * 2 * time.Millisecond)
+			again = pause(ctx, attempt)
 		case "23514":
 			if strings.HasPrefix(pg.TableName, "message_ids") {
 				return errNoSlice
 			}
-			return translate(err)
-		default:
+		}
+		if !again {
 			return translate(err)
 		}
 	}
-	return translate(err)
+}
+
+// pause waits before another attempt, longer each time and never as long as
+// those it collided with. False: there is no time for another.
+func pause(ctx context.Context, attempt int) bool {
+	most := 2 * time.Millisecond << min(attempt, 6)
+	t := time.NewTimer(time.Millisecond + rand.N(most))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
 }

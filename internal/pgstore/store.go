@@ -172,6 +172,17 @@ func (b *batch) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
 	return queuedRow{}
 }
 
+// unsent is the batch as it was before it was sent. pgx notes in a batch which
+// prepared statements it used; on another connection, or after an error, those
+// do not exist.
+func (b *batch) unsent() *pgx.Batch {
+	fresh := &pgx.Batch{}
+	for _, q := range b.QueuedQueries {
+		fresh.Queue(q.SQL, q.Arguments...)
+	}
+	return fresh
+}
+
 type queuedRow struct{}
 
 func (queuedRow) Scan(...any) error { return errQueued }
@@ -181,13 +192,19 @@ func (queuedRow) Scan(...any) error { return errQueued }
 func (s *Store) run(ctx context.Context, pool *pgxpool.Pool, b *batch, read func(pgx.BatchResults) error) error {
 	ctx, cancel := s.detach(ctx)
 	defer cancel()
-	return retryStale(func() error {
+	sent := false
+	return retryStale(ctx, func() error {
 		c, err := s.acquire(ctx, pool)
 		if err != nil {
 			return err
 		}
 		defer c.Release()
-		br := c.SendBatch(ctx, &b.Batch)
+		pb := &b.Batch
+		if sent {
+			pb = b.unsent()
+		}
+		sent = true
+		br := c.SendBatch(ctx, pb)
 		err = read(br)
 		if cerr := br.Close(); err == nil {
 			err = cerr
@@ -201,7 +218,7 @@ func (s *Store) run(ctx context.Context, pool *pgxpool.Pool, b *batch, read func
 func (s *Store) tx(ctx context.Context, pool *pgxpool.Pool, fn func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := s.detach(ctx)
 	defer cancel()
-	return retryStale(func() error {
+	return retryStale(ctx, func() error {
 		c, err := s.acquire(ctx, pool)
 		if err != nil {
 			return err
