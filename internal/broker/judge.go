@@ -113,14 +113,14 @@ func (j *judgement) unit(u *ackUnit, c *mq.Cursor) {
 		}
 	}
 	var verdict mq.AckResult // of an item in the span
+	filed := false
 	if poison >= 0 {
-		verdict = j.nack(u, c, poison, signal, prefix)
+		verdict, filed = j.nack(u, c, poison, signal, prefix)
 	} else {
 		verdict = j.complete(u, c, places, prefix)
 	}
 	report(u, places, verdict, hasBatch)
-	if n := len(j.letters); poison >= 0 && n > 0 && j.letters[n-1].TransactionID == u.items[poison].TransactionID &&
-		j.letters[n-1].Offset == signal && j.letters[n-1].Group == u.group {
+	if filed {
 		u.items[poison].result.DLQ = true
 	}
 }
@@ -232,8 +232,9 @@ func (j *judgement) coversSpan(u *ackUnit, c *mq.Cursor, places []place) bool {
 }
 
 // nack acts on the lowest message that was not completed. What was completed
-// before it stays completed; what follows comes again.
-func (j *judgement) nack(u *ackUnit, c *mq.Cursor, poison int, signal, prefix int64) mq.AckResult {
+// before it stays completed; what follows comes again. filed: the message goes
+// to the dead letters.
+func (j *judgement) nack(u *ackUnit, c *mq.Cursor, poison int, signal, prefix int64) (verdict mq.AckResult, filed bool) {
 	status := u.items[poison].Status
 	spent := c.RetryCount >= j.locked.Rules.RetryLimit
 	tracked, attempts := c.AttemptCount, c.RetryCount
@@ -248,18 +249,20 @@ func (j *judgement) nack(u *ackUnit, c *mq.Cursor, poison int, signal, prefix in
 		// Given up on: the cursor moves onto the message and past whatever
 		// before it nobody mentioned.
 		c.Committed, c.AttemptCount, c.RetryCount = signal, 0, 0
-		if status == mq.AckDLQ || j.locked.Rules.DeadLetters {
+		if filed = status == mq.AckDLQ || j.locked.Rules.DeadLetters; filed {
 			j.file(u, c, poison, signal, attempts)
 			j.rejects = append(j.rejects, func() {
 				*u.items[poison].result = mq.AckResult{Error: mq.AckErrDLQRejected}
-				ch := j.changes[u.key]
-				ch.Committed, ch.AttemptOffset, ch.AttemptCount, ch.RetryCount = prefix, prefix+1, tracked, attempts
 				j.rejected++
+				// A later unit of the flush may have completed what follows.
+				if ch := j.changes[u.key]; ch.Committed == signal {
+					ch.Committed, ch.AttemptOffset, ch.AttemptCount, ch.RetryCount = prefix, prefix+1, tracked, attempts
+				}
 			})
 		}
 	}
 	j.change(c, true)
-	return mq.AckResult{Success: true, LeaseReleased: true}
+	return mq.AckResult{Success: true, LeaseReleased: true}, filed
 }
 
 // file prepares the dead letter of a message; the store adds what it holds.
