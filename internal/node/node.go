@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,7 @@ import (
 	"github.com/queenmq-go/queenmq/internal/broker"
 	"github.com/queenmq-go/queenmq/internal/config"
 	"github.com/queenmq-go/queenmq/internal/httpapi"
+	"github.com/queenmq-go/queenmq/internal/janitor"
 	"github.com/queenmq-go/queenmq/internal/mq"
 	"github.com/queenmq-go/queenmq/internal/obs"
 	"github.com/queenmq-go/queenmq/internal/pgstore"
@@ -82,6 +84,8 @@ func (n *Node) start(ctx context.Context, cfg config.Config, version string, log
 	if err != nil {
 		return err
 	}
+	keeper := janitor.New(n.store, janitorConfig(cfg, log))
+	n.loops.Go(func() { keeper.Run(background) })
 	if cfg.ProfileAddr != "" {
 		n.profile(background, cfg.ProfileAddr, log)
 	}
@@ -181,6 +185,15 @@ func brokerConfig(cfg config.Config, log *slog.Logger) broker.Config {
 		CacheTTL: cfg.CacheRefresh, FetchSafeFloor: cfg.FetchSafeFloor,
 		RecheckInterval: cfg.PopWait.InitialInterval, RecheckMax: cfg.PopWait.MaxInterval,
 		RecheckThreshold: cfg.PopWait.BackoffThreshold, RecheckFactor: cfg.PopWait.Multiplier, Logger: log,
+	}
+}
+
+func janitorConfig(cfg config.Config, log *slog.Logger) janitor.Config {
+	return janitor.Config{
+		// Two brokers of one name must not take each other's loops for theirs.
+		Holder:            cfg.ServerID + " " + rand.Text()[:8],
+		RetentionInterval: cfg.RetentionInterval, BatchSize: cfg.RetentionBatchSize,
+		PartitionCleanup: cfg.PartitionCleanup, IdleDays: cfg.PartitionIdleDays, Log: log,
 	}
 }
 
