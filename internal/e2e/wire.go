@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"testing"
 	"time"
 )
 
@@ -83,6 +84,13 @@ type AckResult struct {
 	DLQ           bool    `json:"dlq"`
 	Noop          bool    `json:"noop"`
 	Conflated     int64   `json:"conflated"`
+}
+
+// In is the broker for a subtest, which then fails instead of its parent.
+func (b *Broker) In(t testing.TB) *Broker {
+	c := *b
+	c.t = t
+	return &c
 }
 
 // Must is Do for a request that has to be answered with status want.
