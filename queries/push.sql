@@ -16,7 +16,8 @@ ORDER BY p.id FOR NO KEY UPDATE;
 -- hold no id stored inside the dedup window, and makes waiting cursors ready.
 -- Answers one row (item -1: first offset) per run that was appended, and one
 -- row per item whose id is already stored (its offset; that run was not
--- appended). A run without a row: its partition is gone, or the queue's options
+-- appended). A run without a row: its partition is gone, or was made so lately
+-- that LockPartitions did not see it and it is not locked, or the queue's options
 -- are not those of @version.
 -- Locks: cursors that become ready, in (partition, group) order; the partitions
 -- are locked already. Plan: nested loops over primary keys and the id index.
@@ -29,7 +30,7 @@ run AS MATERIALIZED (
   SELECT i.run, i.run_count, p.id AS partition_id, p.last_offset, p.log_start, p.last_write_at
   FROM (SELECT unnest(@runs::int[]) AS run, unnest(@run_names::text[]) AS name,
                unnest(@run_counts::int[]) AS run_count) i
-  JOIN queen.partitions p ON p.queue_id = @queue_id AND p.name = i.name
+  JOIN queen.partitions p ON p.queue_id = @queue_id AND p.name = i.name AND queen.locked_here(p.xmax)
 ),
 item AS MATERIALIZED (
   SELECT r.run, r.partition_id, m.pos, r.last_offset + 1 + m.pos AS message_offset, m.id_hash, m.probe

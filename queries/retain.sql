@@ -37,11 +37,13 @@ WHERE p.queue_id = @queue_id AND p.oldest_at < queen.clock() - make_interval(sec
   AND (p.oldest_at, p.id) > (@after_at::timestamptz, @after_id::bigint)
 ORDER BY p.oldest_at, p.id LIMIT @step;
 
--- name: BoundLockWait :exec
--- First in a step of the janitor that locks: whoever is held up by a caller's
--- long transaction comes back later instead of waiting with it. Ends with the
--- transaction.
-SELECT set_config('lock_timeout', @wait::text, true);
+-- name: PrepareStep :exec
+-- First in a step of the janitor that removes something. Bounds the wait for
+-- locks: whoever is held up by a caller's long transaction comes back later
+-- instead of waiting with it. And keeps to plans of index lookups: a step takes
+-- few rows of tables that may be small today. Ends with the transaction.
+SELECT set_config('lock_timeout', @wait::text, true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
 
 -- name: LockPartition :exec
 -- Caller: janitor, one partition a transaction. The lock that pushes take.
@@ -136,6 +138,7 @@ SELECT q.id FROM queen.queues q WHERE q.id > @after_id ORDER BY q.id LIMIT @step
 SELECT d.queue_id FROM queen.dropped_queues d ORDER BY d.queue_id;
 
 -- name: RemoveDroppedSegments :one
+-- Caller: janitor, after PrepareStep.
 -- Plan: primary key prefix, merged over the hash partitions: the order is that
 -- of the key, so that no plan reads another queue's rows to find this one's.
 WITH doomed AS MATERIALIZED (

@@ -104,7 +104,7 @@ func (s *Store) AgedPartitions(ctx context.Context, rule mq.RetentionRule, after
 func (s *Store) Trim(ctx context.Context, rule mq.RetentionRule, partition int64, limit int) (messages int64, more bool, err error) {
 	var b batch
 	q := b.queries()
-	_ = q.BoundLockWait(ctx, lockWait(stepLockWait))
+	_ = q.PrepareStep(ctx, lockWait(stepLockWait))
 	_ = q.LockPartition(ctx, db.LockPartitionParams{QueueID: rule.QueueID, ID: partition})
 	_, _ = q.TrimPartition(ctx, db.TrimPartitionParams{
 		QueueID: rule.QueueID, ID: partition, Step: int32(limit), MaxBytes: trimBytes,
@@ -167,7 +167,7 @@ func (s *Store) DropIdlePartitions(ctx context.Context, queue, after int64, days
 func (s *Store) dropIdlePartition(ctx context.Context, queue, id int64, days int32) (gone bool, err error) {
 	var b batch
 	q := b.queries()
-	_ = q.BoundLockWait(ctx, lockWait(stepLockWait))
+	_ = q.PrepareStep(ctx, lockWait(stepLockWait))
 	_ = q.LockPartition(ctx, db.LockPartitionParams{QueueID: queue, ID: id})
 	_ = q.DropIdleCursors(ctx, db.DropIdleCursorsParams{QueueID: queue, ID: id, IdleDays: days})
 	_, _ = q.DropIdlePartition(ctx, db.DropIdlePartitionParams{QueueID: queue, ID: id, IdleDays: days})
@@ -194,11 +194,11 @@ func (s *Store) SweepDropped(ctx context.Context, limit int) (removed int, err e
 		return 0, translate(err)
 	}
 	for _, id := range ids {
-		n, err := q.RemoveDroppedSegments(ctx, db.RemoveDroppedSegmentsParams{QueueID: id, Step: int32(limit - removed)})
+		n, err := s.removeDropped(ctx, id, limit-removed)
 		if err != nil {
 			return removed, translate(err)
 		}
-		if removed += int(n); removed >= limit {
+		if removed += n; removed >= limit {
 			return removed, nil
 		}
 		if err := q.ForgetDroppedQueue(ctx, id); err != nil {
@@ -206,6 +206,20 @@ func (s *Store) SweepDropped(ctx context.Context, limit int) (removed int, err e
 		}
 	}
 	return removed, nil
+}
+
+func (s *Store) removeDropped(ctx context.Context, queue int64, limit int) (n int, err error) {
+	var b batch
+	q := b.queries()
+	_ = q.PrepareStep(ctx, lockWait(stepLockWait))
+	_, _ = q.RemoveDroppedSegments(ctx, db.RemoveDroppedSegmentsParams{QueueID: queue, Step: int32(limit)})
+	err = s.run(ctx, s.cold, &b, func(br pgx.BatchResults) error {
+		if _, err := br.Exec(); err != nil {
+			return err
+		}
+		return br.QueryRow().Scan(&n)
+	})
+	return n, err
 }
 
 // ExpireIDs drops the slices of message ids that nobody needs any more, and

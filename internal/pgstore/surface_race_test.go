@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/queenmq-go/queenmq/internal/mq"
+	"github.com/queenmq-go/queenmq/internal/pgstore/db"
 )
 
 // appendUntilStored is what the broker does with a run.
@@ -228,4 +229,30 @@ func (f *surface) pushInRandomOrder(names []string) error {
 		time.Sleep(time.Millisecond) // what an application does in between
 	}
 	return tx.Commit(ctx)
+}
+
+// A partition that is made between the two statements of a push was not locked
+// by the first and must not be written by the second: two such pushes would
+// store different messages at the same offsets.
+func TestAppendWritesOnlyWhatItLocked(t *testing.T) {
+	t.Parallel()
+	f := setupSurface(t, 2)
+	part := mq.Append{Queue: f.queue, Runs: []mq.Run{{Partition: "new", Messages: []*mq.Message{message("a", `1`)}}}}
+	for _, stored := range []int{0, 1} {
+		tx := f.begin()
+		q := db.New(tx)
+		if err := q.LockPartitions(t.Context(), db.LockPartitionsParams{QueueID: f.queue.ID, Names: []string{"new"}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.EnsurePartitions(t.Context(), f.queue.ID, []string{"new"}); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := q.AppendSegments(t.Context(), appendParams(&part))
+		if err != nil || len(rows) != stored {
+			t.Errorf("%d runs stored, want %d, %v", len(rows), stored, err)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

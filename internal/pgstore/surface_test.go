@@ -262,7 +262,7 @@ func TestSQLPushAndBrokerShareTheWindow(t *testing.T) {
 	t.Parallel()
 	f := setupSurface(t, 4)
 	ms := []*mq.Message{message("\u00e9", `0`), message("a", `1`), message("b", `2`)}
-	f.fixture.push("p", ms...)
+	f.push("p", ms...)
 	for i, m := range ms {
 		if p := f.mustPush("p", `9`, m.TransactionID); !p.duplicate || p.id != m.ID || p.offset != int64(i) {
 			t.Errorf("%q: %+v, want the original %s at %d", m.TransactionID, p, m.ID, i)
@@ -275,7 +275,7 @@ func TestSQLPushAndBrokerShareTheWindow(t *testing.T) {
 	if again := f.mustPush("p", `4`, "c"); !again.duplicate || again.id != own.id || again.offset != 3 {
 		t.Errorf("%+v, want %+v again", again, own)
 	}
-	if r := f.fixture.push("p", message("c", `5`)); r.Appended || len(r.Stored) != 1 || r.Stored[0].Offset != 3 {
+	if r := f.push("p", message("c", `5`)); r.Appended || len(r.Stored) != 1 || r.Stored[0].Offset != 3 {
 		t.Errorf("the broker does not see what SQL stored: %+v", r)
 	}
 	if p := f.mustPush("other", `3`, "c"); p.duplicate {

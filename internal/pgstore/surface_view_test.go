@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/queenmq-go/queenmq/internal/mq"
+	"github.com/queenmq-go/queenmq/internal/pgstore/db"
 )
 
 // Payloads whose bytes are the contract (acceptance A1 and A2).
@@ -61,7 +62,7 @@ func TestViewShowsPayloadsByteForByte(t *testing.T) {
 		// Multi-byte text before a payload must not shift it.
 		run = append(run, message(fmt.Sprintf("\u4e16\u754c-%d", i), payload))
 	}
-	f.fixture.push("broker", run...)
+	f.push("broker", run...)
 	for i, payload := range want {
 		f.mustPush("sql", payload, fmt.Sprintf("\U0001f600\u00e9-%d", i))
 	}
@@ -91,7 +92,7 @@ func TestViewShowsWhatBelongsToAMessage(t *testing.T) {
 		}
 		run = append(run, m)
 	}
-	f.fixture.push("p", run...)
+	f.push("p", run...)
 	rows := f.view(`queue = 'orders'`)
 	if len(rows) != len(run) {
 		t.Fatalf("%d rows, want %d", len(rows), len(run))
@@ -135,7 +136,7 @@ func TestViewReadsOnlyWhatIsNamed(t *testing.T) {
 		`tenant = '00000000-0000-0000-0000-000000000001' AND queue = 'q7' AND partition = 'part3'`:    10,
 		`queue = 'q7' AND partition IN ('part3', 'part4') AND created_at > now() - interval '1 hour'`: 20,
 	} {
-		plan := f.explain(`EXPLAIN (ANALYZE, TIMING OFF, COSTS OFF) SELECT payload FROM queen.messages WHERE ` + where)
+		plan := explain(t, f.sql, `EXPLAIN (ANALYZE, TIMING OFF, COSTS OFF) SELECT payload FROM queen.messages WHERE `+where)
 		if strings.Contains(plan, "Seq Scan on segments") {
 			t.Errorf("%s reads all segments:\n%s", where, plan)
 		}
@@ -153,15 +154,15 @@ func TestViewReadsOnlyWhatIsNamed(t *testing.T) {
 	}
 }
 
-func (f *surface) explain(sql string, args ...any) string {
-	f.t.Helper()
-	rows, err := f.sql.Query(context.Background(), sql, args...)
+func explain(t *testing.T, q db.DBTX, sql string, args ...any) string {
+	t.Helper()
+	rows, err := q.Query(context.Background(), sql, args...)
 	if err != nil {
-		f.t.Fatal(err)
+		t.Fatal(err)
 	}
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		f.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return strings.Join(lines, "\n")
 }

@@ -20,7 +20,7 @@ run AS MATERIALIZED (
   SELECT i.run, i.run_count, p.id AS partition_id, p.last_offset, p.log_start, p.last_write_at
   FROM (SELECT unnest($3::int[]) AS run, unnest($4::text[]) AS name,
                unnest($5::int[]) AS run_count) i
-  JOIN queen.partitions p ON p.queue_id = $1 AND p.name = i.name
+  JOIN queen.partitions p ON p.queue_id = $1 AND p.name = i.name AND queen.locked_here(p.xmax)
 ),
 item AS MATERIALIZED (
   SELECT r.run, r.partition_id, m.pos, r.last_offset + 1 + m.pos AS message_offset, m.id_hash, m.probe
@@ -114,7 +114,8 @@ type AppendSegmentsRow struct {
 // hold no id stored inside the dedup window, and makes waiting cursors ready.
 // Answers one row (item -1: first offset) per run that was appended, and one
 // row per item whose id is already stored (its offset; that run was not
-// appended). A run without a row: its partition is gone, or the queue's options
+// appended). A run without a row: its partition is gone, or was made so lately
+// that LockPartitions did not see it and it is not locked, or the queue's options
 // are not those of @version.
 // Locks: cursors that become ready, in (partition, group) order; the partitions
 // are locked already. Plan: nested loops over primary keys and the id index.

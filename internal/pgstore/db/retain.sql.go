@@ -10,18 +10,6 @@ import (
 	"time"
 )
 
-const BoundLockWait = `-- name: BoundLockWait :exec
-SELECT set_config('lock_timeout', $1::text, true)
-`
-
-// First in a step of the janitor that locks: whoever is held up by a caller's
-// long transaction comes back later instead of waiting with it. Ends with the
-// transaction.
-func (q *Queries) BoundLockWait(ctx context.Context, wait string) error {
-	_, err := q.db.Exec(ctx, BoundLockWait, wait)
-	return err
-}
-
 const DropIdleCursors = `-- name: DropIdleCursors :exec
 DELETE FROM queen.cursors c USING queen.partitions p
 WHERE p.queue_id = $1 AND p.id = $2 AND p.last_offset < p.log_start
@@ -367,6 +355,20 @@ func (q *Queries) LockPartition(ctx context.Context, arg LockPartitionParams) er
 	return err
 }
 
+const PrepareStep = `-- name: PrepareStep :exec
+SELECT set_config('lock_timeout', $1::text, true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
+`
+
+// First in a step of the janitor that removes something. Bounds the wait for
+// locks: whoever is held up by a caller's long transaction comes back later
+// instead of waiting with it. And keeps to plans of index lookups: a step takes
+// few rows of tables that may be small today. Ends with the transaction.
+func (q *Queries) PrepareStep(ctx context.Context, wait string) error {
+	_, err := q.db.Exec(ctx, PrepareStep, wait)
+	return err
+}
+
 const RemoveDroppedSegments = `-- name: RemoveDroppedSegments :one
 WITH doomed AS MATERIALIZED (
   SELECT s.partition_id, s.end_offset FROM queen.segments s
@@ -385,6 +387,7 @@ type RemoveDroppedSegmentsParams struct {
 	Step    int32
 }
 
+// Caller: janitor, after PrepareStep.
 // Plan: primary key prefix, merged over the hash partitions: the order is that
 // of the key, so that no plan reads another queue's rows to find this one's.
 func (q *Queries) RemoveDroppedSegments(ctx context.Context, arg RemoveDroppedSegmentsParams) (int32, error) {
