@@ -205,6 +205,14 @@ func byQueue(units []*ackUnit) map[int64][]*ackUnit {
 // in one of them is tried again one by one.
 func (b *Broker) ackByID(ctx context.Context, units []*ackUnit) {
 	err := b.judgeUnits(ctx, units)
+	if mq.KindOf(err) == mq.KindNotFound {
+		// The queue was deleted and we have not heard of it.
+		b.cache.dropQueue(units[0].id.Queue)
+		for _, u := range units {
+			u.fail(mq.AckErrNotOwned)
+		}
+		return
+	}
 	if err != nil && len(units) > 1 && !isOutage(err) {
 		for _, u := range units {
 			u.err = b.judgeUnits(ctx, []*ackUnit{u})
