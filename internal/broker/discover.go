@@ -48,28 +48,47 @@ func (b *Broker) recheck(empty int) time.Duration {
 	return min(d, b.cfg.RecheckMax)
 }
 
-func (b *Broker) discoverOnce(ctx context.Context, p *mq.Pop) (*mq.Delivery, time.Duration, error) {
-	d := b.nothing(p, mq.GroupInfo{})
+// found is a queue that a discovery pop looks at, with the group on it.
+type found struct {
+	queue *mq.QueueInfo
+	group mq.GroupInfo
+}
+
+// matching returns the queues with the labels of a pop, from a random one on so
+// that the first do not starve the last.
+func (b *Broker) matching(ctx context.Context, p *mq.Pop) ([]found, error) {
 	queues, err := b.store.ListQueues(ctx, p.Tenant, mq.QueueFilter{Namespace: p.Namespace, Task: p.Task})
-	if err != nil {
+	if err != nil || len(queues) == 0 {
+		return nil, err
+	}
+	at := rand.IntN(len(queues))
+	out := make([]found, 0, len(queues))
+	for _, q := range append(queues[at:], queues[:at]...) {
+		b.cache.putQueue(q)
+		g, err := b.ensureGroup(ctx, q.ID, p.Group, p.Start, p.Conflation)
+		if mq.KindOf(err) == mq.KindNotFound {
+			continue // deleted since it was listed
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, found{q, g})
+	}
+	return out, nil
+}
+
+func (b *Broker) discoverOnce(ctx context.Context, p *mq.Pop) (*mq.Delivery, time.Duration, error) {
+	d := &mq.Delivery{Group: p.Group, Conflation: p.Conflation}
+	all, err := b.matching(ctx, p)
+	if err != nil || len(all) == 0 {
 		return d, -1, err
 	}
-	// Start anywhere, so that the first queues do not starve the last.
-	if n := len(queues); n > 1 {
-		at := rand.IntN(n)
-		queues = append(queues[at:], queues[:at]...)
-	}
-	groups := make([]mq.GroupInfo, len(queues))
-	pairs := make([]mq.QueueGroup, len(queues))
-	for i, q := range queues {
-		b.cache.putQueue(q)
-		if groups[i], err = b.ensureGroup(ctx, q.ID, p.Group, p.Start, p.Conflation); err != nil {
-			return d, -1, err
-		}
-		pairs[i] = mq.QueueGroup{Queue: q.ID, Group: groups[i].ID}
-	}
-	if len(pairs) == 0 {
-		return d, -1, nil
+	d.Conflation = false
+	pairs := make([]mq.QueueGroup, len(all))
+	for i, f := range all {
+		pairs[i] = mq.QueueGroup{Queue: f.queue.ID, Group: f.group.ID}
+		applied, conflict := policy(p, f.group)
+		d.Conflation, d.ConflationConflict = d.Conflation || applied, d.ConflationConflict || conflict
 	}
 	ready, err := b.store.ReadyGroups(ctx, pairs)
 	if err != nil {
@@ -77,26 +96,27 @@ func (b *Broker) discoverOnce(ctx context.Context, p *mq.Pop) (*mq.Delivery, tim
 	}
 	lease := mq.ScopedID(0)
 	messages, partitions, next := p.Batch, p.Partitions, time.Duration(-1)
-	for i, q := range queues {
+	for i, f := range all {
 		switch {
-		case !ready[i].GroupExists:
-			b.cache.dropQueue(q.ID)
+		case !ready[i].GroupExists || !ready[i].Seeded:
+			b.cache.dropQueue(f.queue.ID)
 			continue
 		case ready[i].In > 0:
 			if next < 0 || ready[i].In < next {
 				next = ready[i].In
 			}
 			continue
-		case ready[i].In < 0 || groups[i].Conflation && p.AutoCommit:
+		case ready[i].In < 0 || f.group.Conflation && p.AutoCommit:
 			continue
 		}
 		if messages <= 0 || partitions <= 0 {
 			break
 		}
-		req := popRequest{claim: claimRequest(p, 0, b.cfg.PopBytes), group: p.Group, queueName: q.Name}
+		req := popRequest{claim: claimRequest(p, 0, b.cfg.PopBytes), group: p.Group, queueName: f.queue.Name}
 		req.claim.LeaseID, req.claim.Messages, req.claim.Partitions = lease, messages, partitions
-		got, err := b.store.Claim(ctx, q.ID, groups[i], time.Time{}, []mq.ClaimRequest{req.claim})
+		got, err := b.store.Claim(ctx, f.queue.ID, f.group, time.Time{}, []mq.ClaimRequest{req.claim})
 		if err != nil {
+			b.takeBackLater(f.queue.ID, []mq.ClaimRequest{req.claim}, err)
 			if len(d.Claims) > 0 {
 				return d, next, nil // what was claimed is delivered
 			}
@@ -105,7 +125,6 @@ func (b *Broker) discoverOnce(ctx context.Context, p *mq.Pop) (*mq.Delivery, tim
 		part := b.delivery(&req, got.Claims[0])
 		d.LeaseID = part.LeaseID
 		d.Claims = append(d.Claims, part.Claims...)
-		d.Conflation = d.Conflation || groups[i].Conflation && len(part.Claims) > 0
 		messages -= part.Messages()
 		partitions -= len(part.Claims)
 	}

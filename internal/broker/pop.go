@@ -27,7 +27,8 @@ type popRequest struct {
 	conflation bool // the group's policy
 }
 
-// errGone says that the queue or the group of a line does not exist any more.
+// errGone says that the queue, the group or the cursors of a line do not exist
+// any more.
 var errGone = errors.New("queue or group is gone")
 
 // Pop hands out messages, waiting for some up to p.Wait.
@@ -49,7 +50,7 @@ func (b *Broker) Pop(ctx context.Context, p mq.Pop) (*mq.Delivery, error) {
 		// gone is not made again by somebody who merely waits on it.
 		b.cache.dropQueue(q.ID)
 		if q, err = b.reappear(ctx, &p, deadline); q == nil || err != nil {
-			return b.nothing(&p, mq.GroupInfo{}), err
+			return b.nothing(&p, mq.GroupInfo{Conflation: p.Conflation}), err
 		}
 	}
 }
@@ -153,7 +154,9 @@ func (b *Broker) probe(key popKey, reqs []popRequest) park.Result[*mq.Delivery] 
 		b.takeBackLater(key.queue, claims, err)
 		return park.Result[*mq.Delivery]{Err: err, Retry: isOutage(err), Next: -1}
 	}
-	if !got.Next.GroupExists {
+	if !got.Next.GroupExists || !got.Next.Seeded && len(empties(got.Claims)) == len(reqs) {
+		// Deleted, or deleted but for its registration: its cursors are to be
+		// made again before anybody waits.
 		b.floors.drop(at)
 		return park.Result[*mq.Delivery]{Err: errGone, Next: -1}
 	}
