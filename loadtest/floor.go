@@ -136,7 +136,7 @@ func (f *floor) execute(ctx context.Context, length time.Duration) error {
 // worker runs a loop on a connection of its own. The first error stops all of them.
 func (f *floor) worker(ctx context.Context, wg *sync.WaitGroup, loop func(*pgx.Conn) error) {
 	wg.Go(func() {
-		conn, err := pgx.Connect(ctx, f.cfg.databaseURL)
+		conn, err := connectHot(ctx, f.cfg.databaseURL)
 		if err == nil {
 			err = loop(conn)
 			_ = conn.Close(context.WithoutCancel(ctx))
@@ -223,4 +223,23 @@ func (r *floorReport) print(p func(string, ...any)) {
 	if r.After != nil {
 		p("ratio     push %.2f   cycle %.2f   (machine drift during the run %.2f)", r.PushRatio, r.CycleRatio, r.Drift)
 	}
+}
+
+// connectHot opens a session the way the broker opens those of its hot paths:
+// one plan for good, made of index look-ups. A plan chosen while the tables were
+// small would not survive them growing.
+func connectHot(ctx context.Context, url string) (*pgx.Conn, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	_, err = conn.Exec(ctx, `SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
+		set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false),
+		set_config('enable_mergejoin', 'off', false), set_config('enable_bitmapscan', 'off', false),
+		set_config('jit', 'off', false)`, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		_ = conn.Close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return conn, nil
 }

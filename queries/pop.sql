@@ -49,7 +49,10 @@ span AS MATERIALIZED (
            OVER (ORDER BY c.ready_at, c.partition_id)
            - greatest(p.last_offset - greatest(c.committed + 1, p.log_start) + 1, 0))::bigint AS ahead
   FROM candidate c
-  JOIN queen.partitions p ON p.queue_id = @queue_id AND p.id = c.partition_id
+  CROSS JOIN LATERAL (
+    SELECT p.name, p.last_offset, p.log_start FROM queen.partitions p
+    WHERE p.queue_id = @queue_id AND p.id = c.partition_id LIMIT 1
+  ) p
 ),
 want AS MATERIALIZED (
   SELECT s.partition_id, s.ready_at, s.name, s.last_offset, s.first_offset,
@@ -93,43 +96,52 @@ grant_ AS MATERIALIZED (
   FROM part p GROUP BY p.partition_id
 ),
 settled AS MATERIALIZED ( -- drained by this call, and provably no push in flight
-  SELECT p.id AS partition_id
-  FROM want w
-  LEFT JOIN grant_ g ON g.partition_id = w.partition_id
-  LEFT JOIN head h ON h.partition_id = w.partition_id
-  JOIN queen.partitions p ON p.queue_id = @queue_id AND p.id = w.partition_id
-  WHERE CASE WHEN g.partition_id IS NOT NULL THEN @auto_commit::bool AND p.last_offset <= g.batch_end
-             ELSE h.partition_id IS NULL AND p.last_offset < w.first_offset END
-  FOR NO KEY UPDATE OF p SKIP LOCKED
+  SELECT w.partition_id
+  FROM (
+    SELECT w.partition_id, g.batch_end AS upto FROM want w JOIN grant_ g ON g.partition_id = w.partition_id
+    WHERE @auto_commit::bool
+    UNION ALL
+    SELECT w.partition_id, w.first_offset - 1 FROM want w
+    WHERE NOT EXISTS (SELECT FROM head h WHERE h.partition_id = w.partition_id)
+  ) w
+  CROSS JOIN LATERAL (
+    SELECT p.id FROM queen.partitions p
+    WHERE p.queue_id = @queue_id AND p.id = w.partition_id AND p.last_offset <= w.upto
+    FOR NO KEY UPDATE SKIP LOCKED
+  ) p
 ),
 taken AS (
-  UPDATE queen.cursors c
-  SET committed = CASE WHEN @auto_commit THEN g.batch_end ELSE c.committed END,
-      consumed_at = CASE WHEN @auto_commit THEN g.now ELSE c.consumed_at END,
-      lease_id = CASE WHEN @auto_commit THEN NULL ELSE @lease_id::uuid END,
-      lease_expires_at = CASE WHEN @auto_commit THEN NULL ELSE g.now + g.lease END,
-      batch_end = CASE WHEN @auto_commit THEN NULL ELSE g.batch_end END,
-      lease_count = CASE WHEN @auto_commit THEN 0 ELSE g.n END,
-      lease_mark = g.mark, lease_conflated = false,
-      attempt_offset = CASE WHEN @auto_commit THEN NULL ELSE g.first_offset END,
-      attempt_count = CASE WHEN @auto_commit THEN 0
-                           WHEN c.attempt_offset = g.first_offset THEN c.attempt_count + 1 ELSE 1 END,
-      retry_count = CASE WHEN @auto_commit THEN 0 ELSE c.retry_count END,
-      ready_at = CASE WHEN NOT @auto_commit THEN g.now + g.lease WHEN s.partition_id IS NULL THEN g.now END
+  INSERT INTO queen.cursors AS c (queue_id, partition_id, group_id, committed, consumed_at, batch_end, lease_id,
+    lease_expires_at, lease_count, lease_mark, attempt_offset, ready_at)
+  SELECT @queue_id, g.partition_id, @group_id, g.batch_end, g.now,
+         CASE WHEN NOT @auto_commit THEN g.batch_end END, CASE WHEN NOT @auto_commit THEN @lease_id::uuid END,
+         CASE WHEN NOT @auto_commit THEN g.now + g.lease END, CASE WHEN @auto_commit THEN 0 ELSE g.n END, g.mark,
+         CASE WHEN NOT @auto_commit THEN g.first_offset END,
+         CASE WHEN NOT @auto_commit THEN g.now + g.lease WHEN s.partition_id IS NULL THEN g.now END
   FROM grant_ g LEFT JOIN settled s ON s.partition_id = g.partition_id
-  WHERE c.queue_id = @queue_id AND c.group_id = @group_id AND c.partition_id = g.partition_id
+  ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE
+  SET committed = CASE WHEN @auto_commit THEN excluded.committed ELSE c.committed END,
+      consumed_at = CASE WHEN @auto_commit THEN excluded.consumed_at ELSE c.consumed_at END,
+      batch_end = excluded.batch_end, lease_id = excluded.lease_id, lease_expires_at = excluded.lease_expires_at,
+      lease_count = excluded.lease_count, lease_mark = excluded.lease_mark, lease_conflated = false,
+      attempt_offset = excluded.attempt_offset,
+      attempt_count = CASE WHEN @auto_commit THEN 0
+                           WHEN c.attempt_offset = excluded.attempt_offset THEN c.attempt_count + 1 ELSE 1 END,
+      retry_count = CASE WHEN @auto_commit THEN 0 ELSE c.retry_count END,
+      ready_at = excluded.ready_at
   RETURNING c.partition_id, c.attempt_count
 ),
 idle AS (
-  UPDATE queen.cursors c
-  SET ready_at = CASE WHEN s.partition_id IS NOT NULL THEN NULL
-                      WHEN h.due > q.now THEN h.due
-                      ELSE q.now + interval '50 milliseconds' END
+  INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed, ready_at)
+  SELECT @queue_id, w.partition_id, @group_id, 0,
+         CASE WHEN s.partition_id IS NOT NULL THEN NULL
+              WHEN h.due > q.now THEN h.due
+              ELSE q.now + interval '50 milliseconds' END
   FROM want w CROSS JOIN q
   LEFT JOIN head h ON h.partition_id = w.partition_id
   LEFT JOIN settled s ON s.partition_id = w.partition_id
-  WHERE c.queue_id = @queue_id AND c.group_id = @group_id AND c.partition_id = w.partition_id
-    AND NOT EXISTS (SELECT FROM grant_ g WHERE g.partition_id = w.partition_id)
+  WHERE NOT EXISTS (SELECT FROM grant_ g WHERE g.partition_id = w.partition_id)
+  ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE SET ready_at = excluded.ready_at
 )
 SELECT p.partition_id, p.name, p.ready_at::timestamptz AS ready_at, t.attempt_count, p.end_offset, p.message_count, p.from_pos, p.to_pos,
        p.created_at, p.ends, p.body
@@ -170,7 +182,11 @@ candidate AS MATERIALIZED (
 ),
 span AS MATERIALIZED (
   SELECT c.partition_id, c.ready_at, p.name, greatest(c.committed + 1, p.log_start) AS first_offset
-  FROM candidate c JOIN queen.partitions p ON p.queue_id = @queue_id AND p.id = c.partition_id
+  FROM candidate c
+  CROSS JOIN LATERAL (
+    SELECT p.name, p.log_start FROM queen.partitions p
+    WHERE p.queue_id = @queue_id AND p.id = c.partition_id LIMIT 1
+  ) p
 ),
 head AS MATERIALIZED (
   SELECT w.partition_id, h.created_at + q.hold AS due
@@ -193,36 +209,44 @@ newest AS MATERIALIZED (
   ) s
 ),
 settled AS MATERIALIZED (
-  SELECT p.id AS partition_id
-  FROM span w LEFT JOIN head h ON h.partition_id = w.partition_id
-  JOIN queen.partitions p ON p.queue_id = @queue_id AND p.id = w.partition_id
-  WHERE h.partition_id IS NULL AND p.last_offset < w.first_offset
-  FOR NO KEY UPDATE OF p SKIP LOCKED
+  SELECT w.partition_id
+  FROM span w
+  CROSS JOIN LATERAL (
+    SELECT p.id FROM queen.partitions p
+    WHERE p.queue_id = @queue_id AND p.id = w.partition_id AND p.last_offset < w.first_offset
+    FOR NO KEY UPDATE SKIP LOCKED
+  ) p
+  WHERE NOT EXISTS (SELECT FROM head h WHERE h.partition_id = w.partition_id)
 ),
 taken AS (
-  UPDATE queen.cursors c
-  SET lease_id = @lease_id::uuid, lease_expires_at = n.now + n.lease, ready_at = n.now + n.lease,
-      batch_end = n.end_offset, lease_count = 1, lease_conflated = true,
-      lease_mark = ('x' || encode(substring(n.marks FROM 8 * n.message_count - 7 FOR 8), 'hex'))::bit(64)::bigint
-        # CASE WHEN n.message_count > 1
-               THEN ('x' || encode(substring(n.marks FROM 8 * n.message_count - 15 FOR 8), 'hex'))::bit(64)::bigint
-               ELSE 0 END,
-      attempt_offset = n.first_offset,
-      attempt_count = CASE WHEN c.attempt_offset = n.first_offset THEN c.attempt_count + 1 ELSE 1 END
+  INSERT INTO queen.cursors AS c (queue_id, partition_id, group_id, committed, batch_end, lease_id, lease_expires_at,
+    lease_count, lease_mark, lease_conflated, attempt_offset, ready_at)
+  SELECT @queue_id, n.partition_id, @group_id, 0, n.end_offset, @lease_id::uuid, n.now + n.lease, 1,
+         ('x' || encode(substring(n.marks FROM 8 * n.message_count - 7 FOR 8), 'hex'))::bit(64)::bigint
+           # CASE WHEN n.message_count > 1
+                  THEN ('x' || encode(substring(n.marks FROM 8 * n.message_count - 15 FOR 8), 'hex'))::bit(64)::bigint
+                  ELSE 0 END,
+         true, n.first_offset, n.now + n.lease
   FROM newest n
-  WHERE c.queue_id = @queue_id AND c.group_id = @group_id AND c.partition_id = n.partition_id
+  ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE
+  SET batch_end = excluded.batch_end, lease_id = excluded.lease_id, lease_expires_at = excluded.lease_expires_at,
+      lease_count = excluded.lease_count, lease_mark = excluded.lease_mark, lease_conflated = true,
+      attempt_offset = excluded.attempt_offset,
+      attempt_count = CASE WHEN c.attempt_offset = excluded.attempt_offset THEN c.attempt_count + 1 ELSE 1 END,
+      ready_at = excluded.ready_at
   RETURNING c.partition_id, c.attempt_count
 ),
 idle AS (
-  UPDATE queen.cursors c
-  SET ready_at = CASE WHEN s.partition_id IS NOT NULL THEN NULL
-                      WHEN h.due > q.now THEN h.due
-                      ELSE q.now + interval '50 milliseconds' END
+  INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed, ready_at)
+  SELECT @queue_id, w.partition_id, @group_id, 0,
+         CASE WHEN s.partition_id IS NOT NULL THEN NULL
+              WHEN h.due > q.now THEN h.due
+              ELSE q.now + interval '50 milliseconds' END
   FROM span w CROSS JOIN q
   LEFT JOIN head h ON h.partition_id = w.partition_id
   LEFT JOIN settled s ON s.partition_id = w.partition_id
-  WHERE c.queue_id = @queue_id AND c.group_id = @group_id AND c.partition_id = w.partition_id
-    AND NOT EXISTS (SELECT FROM newest n WHERE n.partition_id = w.partition_id)
+  WHERE NOT EXISTS (SELECT FROM newest g WHERE g.partition_id = w.partition_id)
+  ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE SET ready_at = excluded.ready_at
 )
 SELECT n.partition_id, n.name, n.ready_at, t.attempt_count, n.end_offset, n.message_count,
        (n.message_count - 1)::int AS from_pos, (n.message_count - 1)::int AS to_pos, n.created_at, n.ends, n.body

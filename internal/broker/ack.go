@@ -153,8 +153,17 @@ func (b *Broker) ackWhole(ctx context.Context, units []*ackUnit) (rest []*ackUni
 	var acks []mq.QueueAcks
 	var tried [][]*ackUnit
 	index := map[int64]int{}
+	cursors := map[mq.QueueGroup]map[int64]bool{}
 	for _, u := range units {
 		fp, ok := u.fingerprint()
+		// Two units of one flush on one cursor are judged one after the other.
+		at := mq.QueueGroup{Queue: u.id.Queue, Group: u.key.Group}
+		if cursors[at] == nil {
+			cursors[at] = map[int64]bool{}
+		}
+		if ok = ok && !cursors[at][u.key.Partition]; ok {
+			cursors[at][u.key.Partition] = true
+		}
 		if !ok {
 			rest = append(rest, u)
 			continue

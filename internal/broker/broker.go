@@ -37,6 +37,7 @@ type Store interface {
 	FindQueue(ctx context.Context, tenant mq.UUID, name string) (*mq.QueueInfo, error)
 	FindQueueByID(ctx context.Context, id int64) (*mq.QueueInfo, error)
 	Configure(ctx context.Context, tenant mq.UUID, name string, apply func(*mq.Options) (mq.Options, error)) (*mq.QueueInfo, error)
+	WakeHeld(ctx context.Context, queue int64) error
 	DeleteQueue(ctx context.Context, tenant mq.UUID, name string) (bool, error)
 	ListQueues(ctx context.Context, tenant mq.UUID, f mq.QueueFilter) ([]*mq.QueueInfo, error)
 	QueueStats(ctx context.Context, queues []*mq.QueueInfo) ([]mq.QueueSummary, error)
@@ -113,6 +114,7 @@ type Broker struct {
 	cache  *cache
 	floors *floors
 	bells  *bells
+	chores *chores
 	lot    *park.Lot[popKey, int64, popRequest, *mq.Delivery]
 	pushes batch.Lanes[*pushRun]
 	acks   batch.Lanes[*ackUnit]
@@ -124,6 +126,7 @@ func New(store Store, waker Waker, metrics Metrics, cfg Config) *Broker {
 	b := &Broker{
 		store: store, waker: waker, metrics: metrics, cfg: cfg, log: cfg.Logger,
 		seed: maphash.MakeSeed(), cache: newCache(cfg.CacheTTL), floors: newFloors(), bells: newBells(),
+		chores: newChores(),
 	}
 	b.lot = park.New(park.Config[popKey, int64, popRequest, *mq.Delivery]{
 		Topic:    func(k popKey) int64 { return k.queue },
@@ -182,6 +185,7 @@ func (b *Broker) Drain() {
 	b.lot.Drain()
 	b.pushes.Wait()
 	b.acks.Wait()
+	b.chores.close()
 }
 
 // Parked counts waiting pops by queue name.

@@ -220,7 +220,7 @@ func (b *Broker) takeBackLater(queue int64, claims []mq.ClaimRequest, cause erro
 			leases = append(leases, claims[i].LeaseID)
 		}
 	}
-	time.AfterFunc(time.Second, func() {
+	b.chores.after(time.Second, func() {
 		for _, lease := range leases {
 			if err := b.store.ReleaseLeases(context.Background(), []int64{queue}, lease); err != nil {
 				return

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"time"
 
 	"github.com/queenmq-go/queenmq/internal/mq"
 )
@@ -10,13 +11,37 @@ import (
 // elsewhere as soon as the hint arrives; a push prepared for the old ones is
 // refused by the store and prepared again.
 func (b *Broker) Configure(ctx context.Context, c mq.Configure) (mq.Queue, error) {
-	q, err := b.store.Configure(ctx, c.Tenant, c.Queue, c.Apply)
+	var was *mq.Options
+	q, err := b.store.Configure(ctx, c.Tenant, c.Queue, func(current *mq.Options) (mq.Options, error) {
+		was = current
+		return c.Apply(current)
+	})
 	if err != nil {
 		return mq.Queue{}, err
 	}
 	b.announce(mq.Hint{Queue: q.ID, Reload: true})
 	b.cache.putQueue(q)
+	if was != nil && (was.DelayedProcessing > q.Options.DelayedProcessing || was.WindowBuffer > q.Options.WindowBuffer) {
+		b.wakeHeldLater(q.ID)
+	}
 	return q.Queue, nil
+}
+
+// holdGrace is longer than any push or pop that began under the old options
+// takes, on a database that is not in trouble.
+const holdGrace = 500 * time.Millisecond
+
+// wakeHeldLater looks again at what a shortened hold keeps back. The change of
+// the options has done so already, but pushes and pops that were under way knew
+// the old ones and may have stored an instant far ahead.
+func (b *Broker) wakeHeldLater(queue int64) {
+	b.chores.after(holdGrace, func() {
+		if err := b.store.WakeHeld(context.Background(), queue); err != nil {
+			b.log.Warn("held messages not looked at again after a change of options", "error", err)
+			return
+		}
+		b.announce(mq.Hint{Queue: queue})
+	})
 }
 
 // DeleteQueue removes a queue and everything of it.

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,8 +13,8 @@ import (
 )
 
 // AckBatches completes the leases that are acknowledged as a whole, of several
-// queues in one transaction. acks maps a queue to its batches; the answers have
-// the same shape. A batch that is not Done was not touched.
+// queues in one transaction, and writes the results beside them. The cursors of
+// a queue differ from each other. A batch that is not Done was not touched.
 func (s *Store) AckBatches(ctx context.Context, acks []mq.QueueAcks) error {
 	var b batch
 	q := b.queries()
@@ -37,10 +38,11 @@ func (s *Store) AckBatches(ctx context.Context, acks []mq.QueueAcks) error {
 			if err != nil {
 				return err
 			}
-			var ord int32
+			var done mq.CursorKey
 			var more bool
-			if _, err = pgx.ForEachRow(rows, []any{&ord, &more}, func() error {
-				acks[i].Results[ord] = mq.BatchAckResult{Done: true, More: more}
+			if _, err = pgx.ForEachRow(rows, []any{&done.Partition, &done.Group, &more}, func() error {
+				at := slices.IndexFunc(acks[i].Batches, func(a mq.BatchAck) bool { return a.CursorKey == done })
+				acks[i].Results[at] = mq.BatchAckResult{Done: true, More: more}
 				return nil
 			}); err != nil {
 				return err

@@ -16,8 +16,9 @@ import (
 var farPast = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Claim runs the claims of several pops of one (queue, group) in one
-// transaction, in order, and then looks when the group has work next. floor is
-// a lower bound of the scan; zero scans everything.
+// transaction, in order. When one of them got nothing it looks, in a second
+// trip, when the group has work next. floor is a lower bound of the scan; zero
+// scans everything.
 func (s *Store) Claim(ctx context.Context, queue int64, group mq.GroupInfo, floor time.Time, reqs []mq.ClaimRequest) (mq.Claimed, error) {
 	if floor.IsZero() {
 		floor = farPast
@@ -27,17 +28,31 @@ func (s *Store) Claim(ctx context.Context, queue int64, group mq.GroupInfo, floo
 	for i := range reqs {
 		queueClaim(ctx, q, queue, group, floor, &reqs[i])
 	}
-	_, _ = q.NextReady(ctx, db.NextReadyParams{QueueID: queue, GroupID: group.ID})
-	out := mq.Claimed{Claims: make([][]mq.Claim, len(reqs))}
+	out := mq.Claimed{Claims: make([][]mq.Claim, len(reqs)), Next: mq.NextReady{GroupExists: true, Seeded: true, In: -1}}
+	empty, some := false, false
 	err := s.run(ctx, s.hot, &b, func(br pgx.BatchResults) error {
+		empty, some = false, false
 		for i := range reqs {
 			out.Claims[i] = nil
 			if err := readClaims(br, queue, &out.Claims[i], &out.Oldest); err != nil {
 				return err
 			}
+			if len(out.Claims[i]) == 0 {
+				empty = true
+			} else {
+				some = true
+			}
 		}
-		return readNext(br, &out.Next)
+		return nil
 	})
+	if err == nil && empty {
+		var next []mq.NextReady
+		if next, err = s.ReadyGroups(ctx, []mq.QueueGroup{{Queue: queue, Group: group.ID}}); err == nil {
+			out.Next = next[0]
+		} else if some {
+			err = nil // what was claimed is delivered; the rest looks again
+		}
+	}
 	return out, translate(err)
 }
 

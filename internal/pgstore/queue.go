@@ -105,6 +105,14 @@ func changeQueue(ctx context.Context, q *db.Queries, cur *mq.QueueInfo, until *t
 	return &next, nil
 }
 
+// WakeHeld makes what delayedProcessing and windowBuffer hold back of a queue
+// claimable: the next claim works out anew whether it is due.
+func (s *Store) WakeHeld(ctx context.Context, queue int64) error {
+	ctx, cancel := s.detach(ctx)
+	defer cancel()
+	return translate(db.New(s.cold).WakeHeldCursors(ctx, queue))
+}
+
 // DeleteQueue removes a queue and everything of it in one transaction, but for
 // its segments, which nobody can address any more: the janitor removes those.
 func (s *Store) DeleteQueue(ctx context.Context, tenant mq.UUID, name string) (existed bool, err error) {

@@ -16,6 +16,7 @@ type fixture struct {
 	*Store
 	t     testing.TB
 	queue *mq.QueueInfo
+	lease mq.UUID
 }
 
 func setup(t testing.TB, queue string) *fixture {
@@ -69,10 +70,27 @@ func (f *fixture) group(name string, mode mq.StartMode) mq.GroupInfo {
 	return g
 }
 
+// ackWhole completes a claim by its fingerprint.
+func (f *fixture) ackWhole(g mq.GroupInfo, c mq.Claim, fp mq.Fingerprint) mq.BatchAckResult {
+	f.t.Helper()
+	acks := []mq.QueueAcks{{QueueID: f.queue.ID, Batches: []mq.BatchAck{{
+		CursorKey: mq.CursorKey{Partition: c.ID.Partition, Group: g.ID}, LeaseID: f.lease, Count: fp.Count, Mark: fp.Mark,
+	}}}}
+	if err := f.AckBatches(context.Background(), acks); err != nil {
+		f.t.Fatal(err)
+	}
+	if !acks[0].Results[0].Done {
+		f.t.Fatal("batch not recognised")
+	}
+	return acks[0].Results[0]
+}
+
+// claim pops once; f.lease is the lease it took.
 func (f *fixture) claim(g mq.GroupInfo, batch, partitions int) []mq.Claim {
 	f.t.Helper()
+	f.lease = mq.ScopedID(f.queue.ID)
 	c, err := f.Claim(context.Background(), f.queue.ID, g, time.Time{}, []mq.ClaimRequest{{
-		LeaseID: mq.ScopedID(f.queue.ID), Messages: batch, Partitions: partitions, Bytes: 8 << 20, LeaseSeconds: 30,
+		LeaseID: f.lease, Messages: batch, Partitions: partitions, Bytes: 8 << 20, LeaseSeconds: 30,
 	}})
 	if err != nil {
 		f.t.Fatal(err)
@@ -128,13 +146,8 @@ func TestPartialSegmentsCarryTheirFingerprint(t *testing.T) {
 		for _, m := range ms[from : from+want] {
 			fp.Add(m.Hash)
 		}
-		acks := []mq.QueueAcks{{QueueID: f.queue.ID, Batches: []mq.BatchAck{{
-			CursorKey: mq.CursorKey{Partition: claims[0].ID.Partition, Group: g.ID}, LeaseID: lease, Count: fp.Count, Mark: fp.Mark,
-		}}}}
-		if err := f.AckBatches(t.Context(), acks); err != nil {
-			t.Fatal(err)
-		}
-		if r := acks[0].Results[0]; !r.Done || r.More != (from+want < 10) {
+		f.lease = lease
+		if r := f.ackWhole(g, claims[0], fp); r.More != (from+want < 10) {
 			t.Fatalf("ack at %d: %+v", from, r)
 		}
 	}

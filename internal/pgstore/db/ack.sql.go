@@ -14,35 +14,42 @@ import (
 
 const AckBatches = `-- name: AckBatches :many
 
-WITH input AS MATERIALIZED (
-  SELECT unnest($2::int[]) AS ord, unnest($3::bigint[]) AS partition_id,
-         unnest($4::bigint[]) AS group_id, unnest($5::uuid[]) AS lease_id,
-         unnest($6::int[]) AS message_count, unnest($7::bigint[]) AS mark
-),
-held AS MATERIALIZED (
-  SELECT i.ord, c.partition_id, c.group_id, c.batch_end, c.lease_expires_at
-  FROM input i
-  JOIN queen.cursors c ON c.queue_id = $1 AND c.partition_id = i.partition_id AND c.group_id = i.group_id
-  WHERE c.lease_id = i.lease_id AND c.lease_count = i.message_count AND c.lease_mark = i.mark
-    AND NOT c.lease_conflated
-  ORDER BY c.partition_id, c.group_id
-  FOR NO KEY UPDATE OF c
+WITH held AS MATERIALIZED (
+  SELECT i.ord, i.partition_id, i.group_id, c.batch_end, c.lease_expires_at
+  FROM (
+    SELECT j.ord, j.partition_id, j.group_id, j.lease_id, j.message_count, j.mark
+    FROM (
+      SELECT unnest($2::int[]) AS ord, unnest($3::bigint[]) AS partition_id,
+             unnest($4::bigint[]) AS group_id, unnest($5::uuid[]) AS lease_id,
+             unnest($6::int[]) AS message_count, unnest($7::bigint[]) AS mark
+    ) j
+    ORDER BY j.partition_id, j.group_id
+  ) i
+  CROSS JOIN LATERAL (
+    SELECT c.batch_end, c.lease_expires_at FROM queen.cursors c
+    WHERE c.queue_id = $1 AND c.partition_id = i.partition_id AND c.group_id = i.group_id
+      AND c.lease_id = i.lease_id AND c.lease_count = i.message_count AND c.lease_mark = i.mark AND NOT c.lease_conflated
+    FOR NO KEY UPDATE
+  ) c
 ),
 drained AS MATERIALIZED (
   SELECT h.ord
   FROM held h
-  JOIN queen.partitions p ON p.queue_id = $1 AND p.id = h.partition_id
-  WHERE p.last_offset <= h.batch_end
-  FOR NO KEY UPDATE OF p SKIP LOCKED
+  CROSS JOIN LATERAL (
+    SELECT p.id FROM queen.partitions p
+    WHERE p.queue_id = $1 AND p.id = h.partition_id AND p.last_offset <= h.batch_end
+    FOR NO KEY UPDATE SKIP LOCKED
+  ) p
 )
-UPDATE queen.cursors c
-SET committed = h.batch_end, consumed_at = t.now, batch_end = NULL, lease_id = NULL, lease_expires_at = NULL,
-    lease_count = 0, attempt_offset = NULL, attempt_count = 0, retry_count = 0,
-    ready_at = CASE WHEN d.ord IS NULL THEN t.now END
+INSERT INTO queen.cursors AS c (queue_id, partition_id, group_id, committed, consumed_at, ready_at)
+SELECT $1, h.partition_id, h.group_id, h.batch_end, t.now, CASE WHEN d.ord IS NULL THEN t.now END
 FROM held h LEFT JOIN drained d ON d.ord = h.ord, (SELECT queen.clock() AS now) t
-WHERE c.queue_id = $1 AND c.partition_id = h.partition_id AND c.group_id = h.group_id
-  AND h.lease_expires_at > t.now
-RETURNING h.ord::int AS ord, (c.ready_at IS NOT NULL)::bool AS more
+WHERE h.lease_expires_at > t.now
+ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE
+SET committed = excluded.committed, consumed_at = excluded.consumed_at, batch_end = NULL, lease_id = NULL,
+    lease_expires_at = NULL, lease_count = 0, attempt_offset = NULL, attempt_count = 0, retry_count = 0,
+    ready_at = excluded.ready_at
+RETURNING c.partition_id, c.group_id, (c.ready_at IS NOT NULL)::bool AS more
 `
 
 type AckBatchesParams struct {
@@ -56,16 +63,17 @@ type AckBatchesParams struct {
 }
 
 type AckBatchesRow struct {
-	Ord  int32
-	More bool
+	PartitionID int64
+	GroupID     int64
+	More        bool
 }
 
 // Acknowledgements. A whole batch is recognised by count and fingerprint and
 // needs one statement; everything else resolves ids and is decided in the
 // broker under the cursor's lock.
 // Caller: broker ack, gathered. Completes the leases whose count and
-// fingerprint are those of the ids acknowledged. A lease without a row in the
-// answer was not completed: take the way below.
+// fingerprint are those of the ids acknowledged. A cursor without a row in the
+// answer was not touched: take the way below. Cursors differ from each other.
 // Locks: cursors in (partition, group) order; partition rows of drained cursors
 // with SKIP LOCKED (see ClaimPartitions). Plan: primary keys only.
 func (q *Queries) AckBatches(ctx context.Context, arg AckBatchesParams) ([]AckBatchesRow, error) {
@@ -85,7 +93,7 @@ func (q *Queries) AckBatches(ctx context.Context, arg AckBatchesParams) ([]AckBa
 	var items []AckBatchesRow
 	for rows.Next() {
 		var i AckBatchesRow
-		if err := rows.Scan(&i.Ord, &i.More); err != nil {
+		if err := rows.Scan(&i.PartitionID, &i.GroupID, &i.More); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -147,11 +155,19 @@ func (q *Queries) FileDeadLetters(ctx context.Context, arg FileDeadLettersParams
 const LockCursors = `-- name: LockCursors :many
 SELECT i.ord::int AS ord, c.committed, c.batch_end, c.lease_id, c.lease_expires_at, c.lease_conflated,
        c.lease_count, c.lease_mark, c.attempt_offset, c.attempt_count, c.retry_count
-FROM (SELECT unnest($1::int[]) AS ord, unnest($2::bigint[]) AS partition_id,
-             unnest($3::bigint[]) AS group_id) i
-JOIN queen.cursors c ON c.queue_id = $4 AND c.partition_id = i.partition_id AND c.group_id = i.group_id
-ORDER BY c.partition_id, c.group_id
-FOR NO KEY UPDATE OF c
+FROM (
+  SELECT j.ord, j.partition_id, j.group_id
+  FROM (SELECT unnest($1::int[]) AS ord, unnest($2::bigint[]) AS partition_id,
+               unnest($3::bigint[]) AS group_id) j
+  ORDER BY j.partition_id, j.group_id
+) i
+CROSS JOIN LATERAL (
+  SELECT c.committed, c.batch_end, c.lease_id, c.lease_expires_at, c.lease_conflated,
+         c.lease_count, c.lease_mark, c.attempt_offset, c.attempt_count, c.retry_count
+  FROM queen.cursors c
+  WHERE c.queue_id = $4 AND c.partition_id = i.partition_id AND c.group_id = i.group_id
+  FOR NO KEY UPDATE
+) c
 `
 
 type LockCursorsParams struct {
@@ -356,8 +372,11 @@ const ResolveIDs = `-- name: ResolveIDs :many
 SELECT i.ord::int AS ord, d.message_offset
 FROM (SELECT unnest($1::int[]) AS ord, unnest($2::bigint[]) AS partition_id,
              unnest($3::uuid[]) AS id_hash) i
-JOIN queen.message_ids d
-  ON d.queue_id = $4 AND d.partition_id = i.partition_id AND d.id_hash = i.id_hash
+CROSS JOIN LATERAL (
+  SELECT d.message_offset FROM queen.message_ids d
+  WHERE d.queue_id = $4 AND d.partition_id = i.partition_id AND d.id_hash = i.id_hash
+  OFFSET 0
+) d
 `
 
 type ResolveIDsParams struct {
@@ -409,23 +428,31 @@ WITH input AS MATERIALIZED (
 drained AS MATERIALIZED (
   SELECT i.partition_id, i.group_id
   FROM input i
-  JOIN queen.partitions p ON p.queue_id = $1 AND p.id = i.partition_id
-  WHERE p.last_offset <= i.committed
-  FOR NO KEY UPDATE OF p SKIP LOCKED
+  CROSS JOIN LATERAL (
+    SELECT p.id FROM queen.partitions p
+    WHERE p.queue_id = $1 AND p.id = i.partition_id AND p.last_offset <= i.committed
+    FOR NO KEY UPDATE SKIP LOCKED
+  ) p
 )
-UPDATE queen.cursors c
-SET committed = i.committed, consumed_at = t.now,
-    batch_end = CASE WHEN i.release THEN NULL ELSE c.batch_end END,
-    lease_id = CASE WHEN i.release THEN NULL ELSE c.lease_id END,
-    lease_expires_at = CASE WHEN i.release THEN NULL ELSE c.lease_expires_at END,
-    lease_count = 0,
-    lease_conflated = c.lease_conflated AND NOT i.release,
-    attempt_offset = CASE WHEN i.attempt_count > 0 THEN i.attempt_offset END,
-    attempt_count = i.attempt_count, retry_count = i.retry_count,
-    ready_at = CASE WHEN NOT i.release THEN c.ready_at WHEN d.partition_id IS NULL THEN t.now END
-FROM input i LEFT JOIN drained d ON d.partition_id = i.partition_id AND d.group_id = i.group_id,
-     (SELECT queen.clock() AS now) t
-WHERE c.queue_id = $1 AND c.partition_id = i.partition_id AND c.group_id = i.group_id
+INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed, consumed_at, batch_end, lease_id,
+  lease_expires_at, lease_conflated, attempt_offset, attempt_count, retry_count, ready_at)
+SELECT $1, i.partition_id, i.group_id, i.committed, t.now,
+       CASE WHEN NOT i.release THEN c.batch_end END, CASE WHEN NOT i.release THEN c.lease_id END,
+       CASE WHEN NOT i.release THEN c.lease_expires_at END, c.lease_conflated AND NOT i.release,
+       CASE WHEN i.attempt_count > 0 THEN i.attempt_offset END, i.attempt_count, i.retry_count,
+       CASE WHEN NOT i.release THEN c.ready_at WHEN d.partition_id IS NULL THEN t.now END
+FROM input i
+CROSS JOIN LATERAL (
+  SELECT c.batch_end, c.lease_id, c.lease_expires_at, c.lease_conflated, c.ready_at FROM queen.cursors c
+  WHERE c.queue_id = $1 AND c.partition_id = i.partition_id AND c.group_id = i.group_id LIMIT 1
+) c
+LEFT JOIN drained d ON d.partition_id = i.partition_id AND d.group_id = i.group_id
+CROSS JOIN (SELECT queen.clock() AS now) t
+ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE
+SET committed = excluded.committed, consumed_at = excluded.consumed_at, batch_end = excluded.batch_end,
+    lease_id = excluded.lease_id, lease_expires_at = excluded.lease_expires_at, lease_count = 0,
+    lease_conflated = excluded.lease_conflated, attempt_offset = excluded.attempt_offset,
+    attempt_count = excluded.attempt_count, retry_count = excluded.retry_count, ready_at = excluded.ready_at
 `
 
 type SaveCursorsParams struct {

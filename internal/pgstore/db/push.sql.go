@@ -17,68 +17,89 @@ WITH fence AS MATERIALIZED (
   WHERE q.id = $1 AND q.version = $2
 ),
 run AS MATERIALIZED (
-  SELECT i.run, i.run_count, p.id AS partition_id, p.last_offset, p.log_start, p.last_write_at
+  SELECT i.run, i.name, i.run_count, p.id AS partition_id, p.last_offset, p.last_write_at
   FROM (SELECT unnest($3::int[]) AS run, unnest($4::text[]) AS name,
                unnest($5::int[]) AS run_count) i
-  JOIN queen.partitions p ON p.queue_id = $1 AND p.name = i.name AND queen.locked_here(p.xmax)
+  LEFT JOIN LATERAL (
+    SELECT p.id, p.last_offset, p.last_write_at FROM queen.partitions p
+    WHERE p.queue_id = $1 AND p.name = i.name AND queen.locked_here(p.xmax) LIMIT 1
+  ) p ON true
+),
+place AS MATERIALIZED (
+  SELECT array_agg(r.partition_id ORDER BY r.run) AS partition_ids, array_agg(r.last_offset ORDER BY r.run) AS last_offsets
+  FROM run r
 ),
 item AS MATERIALIZED (
-  SELECT r.run, r.partition_id, m.pos, r.last_offset + 1 + m.pos AS message_offset, m.id_hash, m.probe
+  SELECT m.run, m.pos, m.id_hash, m.probe, a.partition_ids[m.run + 1] AS partition_id,
+         a.last_offsets[m.run + 1] + 1 + m.pos AS message_offset
   FROM (SELECT unnest($6::int[]) AS run, unnest($7::int[]) AS pos,
-               unnest($8::uuid[]) AS id_hash, unnest($9::bool[]) AS probe) m
-  JOIN run r ON r.run = m.run
+               unnest($8::uuid[]) AS id_hash, unnest($9::bool[]) AS probe) m, place a
 ),
 stored AS MATERIALIZED (
-  SELECT i.run, i.pos, i.partition_id, min(d.message_offset) AS message_offset
+  SELECT i.run, i.pos, i.partition_id, d.message_offset
   FROM item i
-  JOIN queen.message_ids d
-    ON d.queue_id = $1 AND d.partition_id = i.partition_id AND d.id_hash = i.id_hash
-   AND (d.window_class = $10 OR d.window_class = $11)
-   AND d.created_at > queen.clock() - make_interval(secs => $12::int)
-  WHERE i.probe
-  GROUP BY i.run, i.pos, i.partition_id
+  CROSS JOIN LATERAL (
+    SELECT min(d.message_offset) AS message_offset
+    FROM queen.message_ids d
+    WHERE d.queue_id = $1 AND d.partition_id = i.partition_id AND d.id_hash = i.id_hash
+      AND (d.window_class = $10 OR d.window_class = $11)
+      AND d.created_at > queen.clock() - make_interval(secs => $12::int)
+  ) d
+  WHERE i.probe AND i.partition_id IS NOT NULL AND d.message_offset IS NOT NULL
 ),
-fresh AS MATERIALIZED (
-  SELECT r.run, r.run_count, r.partition_id, r.last_offset, greatest(f.now, r.last_write_at) AS stamp, f.due
+verdict AS MATERIALIZED ( -- stamp is NULL for a run that is not appended
+  SELECT r.run, r.name, r.run_count, r.partition_id, r.last_offset, f.due,
+         CASE WHEN r.partition_id IS NOT NULL AND r.run <> ALL (ARRAY(SELECT s.run FROM stored s))
+              THEN greatest(f.now, r.last_write_at) END AS stamp
   FROM run r, fence f
-  WHERE NOT EXISTS (SELECT FROM stored s WHERE s.run = r.run)
 ),
+stamp AS MATERIALIZED (SELECT array_agg(v.stamp ORDER BY v.run) AS stamps FROM verdict v),
 segment AS (
   INSERT INTO queen.segments (queue_id, partition_id, end_offset, created_at, message_count, ends, marks, body)
-  SELECT $1, f.partition_id, f.last_offset + s.last_pos + 1, f.stamp, s.message_count, s.ends, s.marks, s.body
+  SELECT $1, a.partition_ids[s.run + 1], a.last_offsets[s.run + 1] + s.last_pos + 1, t.stamps[s.run + 1],
+         s.message_count, s.ends, s.marks, s.body
   FROM (SELECT unnest($13::int[]) AS run, unnest($14::int[]) AS last_pos,
                unnest($15::int[]) AS message_count, unnest($16::bytea[]) AS ends,
-               unnest($17::bytea[]) AS marks, unnest($18::text[]) AS body) s
-  JOIN fresh f ON f.run = s.run
+               unnest($17::bytea[]) AS marks, unnest($18::text[]) AS body) s, place a, stamp t
+  WHERE t.stamps[s.run + 1] IS NOT NULL
 ),
 ids AS (
   INSERT INTO queen.message_ids (window_class, created_at, queue_id, partition_id, message_offset, id_hash)
-  SELECT $10, f.stamp, $1, i.partition_id, i.message_offset, i.id_hash
-  FROM item i JOIN fresh f ON f.run = i.run
+  SELECT $10, t.stamps[i.run + 1], $1, i.partition_id, i.message_offset, i.id_hash
+  FROM item i, stamp t
+  WHERE t.stamps[i.run + 1] IS NOT NULL
 ),
 head AS (
-  UPDATE queen.partitions p
-  SET last_offset = p.last_offset + f.run_count, last_write_at = f.stamp,
-      oldest_at = CASE WHEN p.last_offset < p.log_start THEN f.stamp ELSE p.oldest_at END
-  FROM fresh f
-  WHERE p.queue_id = $1 AND p.id = f.partition_id
+  -- As in the other hot statements, rows that are locked already are updated by
+  -- way of an upsert: it finds each through the unique index, whatever the
+  -- planner believes of the table. It never inserts.
+  INSERT INTO queen.partitions AS p (queue_id, id, name, created_at, last_offset, last_write_at)
+    OVERRIDING SYSTEM VALUE
+  SELECT $1, v.partition_id, v.name, v.stamp, v.run_count, v.stamp
+  FROM verdict v WHERE v.stamp IS NOT NULL
+  ON CONFLICT ON CONSTRAINT partitions_pkey DO UPDATE
+  SET last_offset = p.last_offset + excluded.last_offset, last_write_at = excluded.last_write_at,
+      oldest_at = CASE WHEN p.last_offset < p.log_start THEN excluded.last_write_at ELSE p.oldest_at END
 ),
 idle AS MATERIALIZED (
-  SELECT c.partition_id, c.group_id, f.due
-  FROM fresh f
-  JOIN queen.cursors c ON c.queue_id = $1 AND c.partition_id = f.partition_id
-  WHERE c.ready_at IS NULL
-  ORDER BY c.partition_id, c.group_id
-  FOR NO KEY UPDATE OF c
+  SELECT v.partition_id, c.group_id, v.due
+  FROM (SELECT w.partition_id, w.due FROM verdict w WHERE w.stamp IS NOT NULL ORDER BY w.partition_id) v
+  CROSS JOIN LATERAL (
+    SELECT c.group_id FROM queen.cursors c
+    WHERE c.queue_id = $1 AND c.partition_id = v.partition_id AND c.ready_at IS NULL
+    ORDER BY c.group_id
+    FOR NO KEY UPDATE
+  ) c
 ),
 ready AS (
-  UPDATE queen.cursors c SET ready_at = i.due
-  FROM idle i
-  WHERE c.queue_id = $1 AND c.partition_id = i.partition_id AND c.group_id = i.group_id
+  INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed, ready_at)
+  SELECT $1, i.partition_id, i.group_id, 0, i.due FROM idle i
+  ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE SET ready_at = excluded.ready_at
 )
-SELECT f.run::int AS run, -1 AS pos, f.partition_id, (f.last_offset + 1)::bigint AS message_offset FROM fresh f
+SELECT v.run::int AS run, -1 AS pos, v.partition_id::bigint AS partition_id, (v.last_offset + 1)::bigint AS message_offset
+FROM verdict v WHERE v.stamp IS NOT NULL
 UNION ALL
-SELECT s.run::int, s.pos, s.partition_id, s.message_offset::bigint FROM stored s
+SELECT s.run::int, s.pos, s.partition_id::bigint, s.message_offset::bigint FROM stored s
 `
 
 type AppendSegmentsParams struct {
@@ -119,6 +140,7 @@ type AppendSegmentsRow struct {
 // are not those of @version.
 // Locks: cursors that become ready, in (partition, group) order; the partitions
 // are locked already. Plan: nested loops over primary keys and the id index.
+// Runs are numbered from 0 without a gap: items find theirs by subscript.
 func (q *Queries) AppendSegments(ctx context.Context, arg AppendSegmentsParams) ([]AppendSegmentsRow, error) {
 	rows, err := q.db.Query(ctx, AppendSegments,
 		arg.QueueID,
@@ -397,9 +419,18 @@ func (q *Queries) FindQueueByID(ctx context.Context, id int64) (QueenQueue, erro
 
 const LockPartitions = `-- name: LockPartitions :exec
 
-SELECT p.id FROM queen.partitions p
-WHERE p.queue_id = $1 AND p.name = ANY ($2::text[])
-ORDER BY p.id FOR NO KEY UPDATE
+WITH named AS MATERIALIZED (
+  SELECT p.id
+  FROM (SELECT unnest($2::text[]) AS name) n
+  CROSS JOIN LATERAL (
+    SELECT p.id FROM queen.partitions p WHERE p.queue_id = $1 AND p.name = n.name LIMIT 1
+  ) p
+)
+SELECT p.id
+FROM (SELECT n.id FROM named n ORDER BY n.id) n
+CROSS JOIN LATERAL (
+  SELECT p.id FROM queen.partitions p WHERE p.queue_id = $1 AND p.id = n.id FOR NO KEY UPDATE
+) p
 `
 
 type LockPartitionsParams struct {
@@ -412,7 +443,10 @@ type LockPartitionsParams struct {
 // Caller: broker push. Locks the partition rows in ascending id order; the row
 // lock is the write serialiser of a partition. A gathered transaction sends
 // this for all its queues, in ascending queue order, before the first append.
-// Plan: index scan on partitions_name_key per name, sort of the few rows found.
+// Plan: one probe of partitions_name_key per name, then of the primary key in
+// id order. (Here as in the other hot statements a LATERAL that locks, limits or
+// aggregates keeps the planner from ever reading all partitions of a queue, which
+// looks cheap to it while the tables are small.)
 func (q *Queries) LockPartitions(ctx context.Context, arg LockPartitionsParams) error {
 	_, err := q.db.Exec(ctx, LockPartitions, arg.QueueID, arg.Names)
 	return err
