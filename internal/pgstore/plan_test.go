@@ -72,7 +72,7 @@ var hotPlans = []struct {
 		{claimIndex, "ready_at <= queen.clock()"}, {cursorKey, "partition_id"}, {partitionKey, "id"}, {segmentKey, "end_offset >="},
 	}},
 	{name: "NextReady", sql: db.NextReady, uses: []indexUse{{claimIndex, "group_id"}}},
-	{name: "AckBatches", sql: db.AckBatches, uses: []indexUse{{`^cursors_(pkey|queue_id_lease_id_idx)$`, "_id = j."}, {partitionKey, "id"}}},
+	{name: "AckBatches", sql: db.AckBatches, uses: []indexUse{{cursorKey, "partition_id"}, {partitionKey, "id"}}},
 	{name: "LockCursors", sql: db.LockCursors, uses: []indexUse{{cursorKey, "partition_id"}}},
 	{name: "ResolveIDs", sql: db.ResolveIDs, uses: []indexUse{{idIndex, "id_hash"}}},
 	{name: "ReadSegmentsAt", sql: db.ReadSegmentsAt, uses: []indexUse{{segmentKey, "end_offset >="}}},

@@ -28,7 +28,9 @@ WITH held AS MATERIALIZED (
   CROSS JOIN LATERAL (
     SELECT c.batch_end, c.lease_expires_at FROM queen.cursors c
     WHERE c.queue_id = $1 AND c.partition_id = i.partition_id AND c.group_id = i.group_id
-      AND c.lease_id = i.lease_id AND c.lease_count = i.message_count AND c.lease_mark = i.mark AND NOT c.lease_conflated
+      -- Not =, which could choose the index of leases: a lease may span 64 cursors.
+      AND c.lease_id IS NOT DISTINCT FROM i.lease_id AND c.lease_count = i.message_count AND c.lease_mark = i.mark
+      AND NOT c.lease_conflated
     FOR NO KEY UPDATE
   ) c
 ),
