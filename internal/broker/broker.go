@@ -12,6 +12,7 @@ import (
 	"context"
 	"hash/maphash"
 	"log/slog"
+	"runtime"
 	"time"
 
 	"github.com/queenmq-go/queenmq/internal/batch"
@@ -141,11 +142,14 @@ func New(store Store, waker Waker, metrics Metrics, cfg Config) *Broker {
 }
 
 func withDefaults(c Config) Config {
+	// Few lanes make large transactions. One keeps a database of two cores
+	// busy; more cores take more at once.
+	lanes := max(runtime.GOMAXPROCS(0)/2, 1)
 	if c.PushLanes <= 0 {
-		c.PushLanes = 4
+		c.PushLanes = lanes
 	}
 	if c.AckLanes <= 0 {
-		c.AckLanes = 4
+		c.AckLanes = lanes
 	}
 	if c.PopBytes <= 0 {
 		c.PopBytes = 8 << 20

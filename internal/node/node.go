@@ -8,16 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
-	"os"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/queenmq-go/queenmq/internal/broker"
@@ -27,7 +24,6 @@ import (
 	"github.com/queenmq-go/queenmq/internal/mq"
 	"github.com/queenmq-go/queenmq/internal/obs"
 	"github.com/queenmq-go/queenmq/internal/pgstore"
-	"github.com/queenmq-go/queenmq/internal/pgstore/migrate"
 )
 
 // firstConnection is how long a broker waits for a database that is still
@@ -67,7 +63,7 @@ func (n *Node) start(ctx context.Context, cfg config.Config, version string, log
 	if err := awaitDatabase(ctx, n.store.Ping, log); err != nil {
 		return fmt.Errorf("connect to database: %w", err)
 	}
-	if err := checkSchema(ctx, cfg, log); err != nil {
+	if err := checkSchema(ctx, n.store, log); err != nil {
 		return err
 	}
 	limitMemory()
@@ -129,13 +125,8 @@ func (n *Node) Close() {
 
 // checkSchema refuses a schema this broker does not know. It never changes it:
 // that is the job of queen migrate.
-func checkSchema(ctx context.Context, cfg config.Config, log *slog.Logger) error {
-	c, err := pgx.Connect(ctx, cfg.DatabaseURL)
-	if err != nil {
-		return fmt.Errorf("connect to check the schema: %w", err)
-	}
-	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
-	schema, err := migrate.Check(ctx, c)
+func checkSchema(ctx context.Context, store *pgstore.Store, log *slog.Logger) error {
+	schema, err := store.CheckSchema(ctx)
 	if err != nil {
 		return err
 	}
@@ -148,7 +139,9 @@ func awaitDatabase(ctx context.Context, ping func(context.Context) error, log *s
 	defer cancel()
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		err := ping(ctx)
-		if err == nil || !mayPass(err) {
+		// A server that has answered (a wrong password, no such database) will
+		// say the same a minute later.
+		if err == nil || mq.KindOf(err) == mq.KindInternal {
 			return err
 		}
 		log.Warn("database does not answer yet", "error", err)
@@ -160,22 +153,12 @@ func awaitDatabase(ctx context.Context, ping func(context.Context) error, log *s
 	}
 }
 
-// mayPass tells a server that is still starting from one that has answered
-// and will answer the same a minute later: a wrong password, no such database.
-func mayPass(err error) bool {
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return true
-	}
-	return !strings.HasPrefix(pgErr.Code, "28") && !strings.HasPrefix(pgErr.Code, "3D")
-}
-
 // softMemory is where the garbage collector starts to work harder. A broker
 // holds requests and caches, so a few hundred megabytes are plenty.
 const softMemory = 200 << 20
 
 func limitMemory() {
-	if os.Getenv("GOMEMLIMIT") == "" {
+	if debug.SetMemoryLimit(-1) == math.MaxInt64 { // GOMEMLIMIT is not set
 		debug.SetMemoryLimit(softMemory)
 	}
 }

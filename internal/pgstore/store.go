@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/queenmq-go/queenmq/internal/pgstore/db"
+	"github.com/queenmq-go/queenmq/internal/pgstore/migrate"
 )
 
 // Config says how to reach the database.
@@ -120,6 +121,12 @@ func (s *Store) Close() {
 // Ping makes a round trip; it needs no schema.
 func (s *Store) Ping(ctx context.Context) error {
 	return translate(s.cold.Ping(ctx))
+}
+
+// CheckSchema refuses a schema this binary does not fit, and returns its
+// version. It never changes it.
+func (s *Store) CheckSchema(ctx context.Context) (int64, error) {
+	return migrate.Check(ctx, s.cold)
 }
 
 // Stat reports the connections of both pools.

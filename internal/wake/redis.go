@@ -2,7 +2,9 @@ package wake
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -63,6 +65,6 @@ func (r *Redis) Listen(ctx context.Context, ready func(), hear func(string)) err
 }
 
 func isTimeout(err error) bool {
-	t, ok := err.(interface{ Timeout() bool }) //nolint:errorlint // a net.Error that go-redis returns as it is
-	return ok && t.Timeout()
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
 }
