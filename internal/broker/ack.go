@@ -52,7 +52,7 @@ func (b *Broker) Ack(ctx context.Context, a mq.Ack) ([]mq.AckResult, error) {
 	}
 	done.Add(len(sent))
 	for _, u := range sent {
-		b.acks.Of(b.lane(u.id.Queue, u.partition)).Add(u, len(u.items), 64*len(u.items))
+		b.acks.Add(u, b.lane(u.id.Queue, u.partition), len(u.items), 64*len(u.items))
 	}
 	done.Wait()
 	for _, u := range sent {

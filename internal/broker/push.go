@@ -55,7 +55,7 @@ func (b *Broker) Push(ctx context.Context, p mq.Push) ([]mq.PushResult, error) {
 	done.Add(len(runs))
 	for _, r := range runs {
 		r.done = &done
-		b.pushes.Of(b.lane(r.queue.ID, r.partition)).Add(r, len(r.items), r.bytes)
+		b.pushes.Add(r, b.lane(r.queue.ID, r.partition), len(r.items), r.bytes)
 	}
 	done.Wait()
 	for _, r := range runs {
