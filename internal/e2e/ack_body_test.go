@@ -64,7 +64,7 @@ func TestAck_Bodies(t *testing.T) {
 			for body, code := range map[string]string{
 				"{": "bad_body", `{"acknowledgments":{}}`: "bad_body", `{"acknowledgments":[5]}`: "bad_body",
 				`{"acknowledgments":[` + ackBody(m, "") + `,` + ackBody(m, `,"status":true`) + `]}`: "bad_body",
-				`{}`: "bad_request", `{"acknowledgments":null}`: "bad_request",
+				`{}`: "bad_request", `{"acknowledgments":null}`: "bad_body",
 			} {
 				answered(b, 400, `{"error":<text>,"code":"`+code+`"<more>}`, "POST", "/api/v1/ack/batch", body)
 			}
