@@ -67,6 +67,8 @@ stored AS MATERIALIZED (
     WHERE d.queue_id = @queue_id AND d.partition_id = i.partition_id AND d.id_hash = i.id_hash
       AND (d.window_class = @id_class OR d.window_class = @id_class_before)
       AND d.created_at > queen.clock() - make_interval(secs => @dedup_seconds::int)
+      -- Slices made ahead hold nothing yet.
+      AND d.created_at < queen.clock() + interval '5 minutes'
   ) d
   WHERE i.probe AND i.partition_id IS NOT NULL AND d.message_offset IS NOT NULL
 ),

@@ -44,6 +44,8 @@ stored AS MATERIALIZED (
     WHERE d.queue_id = $1 AND d.partition_id = i.partition_id AND d.id_hash = i.id_hash
       AND (d.window_class = $10 OR d.window_class = $11)
       AND d.created_at > queen.clock() - make_interval(secs => $12::int)
+      -- Slices made ahead hold nothing yet.
+      AND d.created_at < queen.clock() + interval '5 minutes'
   ) d
   WHERE i.probe AND i.partition_id IS NOT NULL AND d.message_offset IS NOT NULL
 ),
