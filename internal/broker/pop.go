@@ -27,6 +27,9 @@ type popRequest struct {
 	conflation bool // the group's policy
 }
 
+// minPopBytes is what a pop may take however many share its transaction.
+const minPopBytes = 512 << 10
+
 // errGone says that the queue, the group or the cursors of a line do not exist
 // any more.
 var errGone = errors.New("queue or group is gone")
@@ -132,6 +135,8 @@ func (b *Broker) probe(key popKey, reqs []popRequest) park.Result[*mq.Delivery] 
 	claims := make([]mq.ClaimRequest, len(reqs))
 	for i := range reqs {
 		claims[i] = reqs[i].claim
+		// What one transaction reads is in memory at once.
+		claims[i].Bytes = max(reqs[i].claim.Bytes/int64(len(reqs)), minPopBytes)
 	}
 	g := mq.GroupInfo{ID: key.group, Conflation: reqs[0].conflation}
 	at := mq.QueueGroup{Queue: key.queue, Group: key.group}

@@ -23,6 +23,9 @@ const (
 	bodyRate  = 1 << 20 // bytes a second beyond the grace
 	// firstStep is the room made for a body of unknown length; it doubles.
 	firstStep = 64 << 10
+	// copies is how often a body is in memory while it is stored: as it came,
+	// as a row, as a parameter, and on its way to the database.
+	copies = 4
 )
 
 // admission bounds the memory that request bodies take together.
@@ -77,10 +80,10 @@ func (b *body) abandon() {
 	*b = body{}
 }
 
-// reserve raises the share of the budget to n bytes. One body never needs
-// more than the whole.
+// reserve raises the share of the budget to what a body of n bytes takes. One
+// body never needs more than the whole.
 func (b *body) reserve(ctx context.Context, n int64) error {
-	n = min(n, b.admit.limit)
+	n = min(copies*n, b.admit.limit)
 	if n <= b.held {
 		return nil
 	}
