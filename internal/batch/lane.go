@@ -11,7 +11,7 @@ const overdue = 50 * time.Millisecond
 
 // maxSlow bounds the slow flushes of a lane that may be overtaken, because each
 // of them occupies a connection.
-const maxSlow = 2
+const maxSlow = 8
 
 // Lane is one line of requests. At most one flush is in flight, except that one
 // that is slow, because somebody holds what it needs, is overtaken by requests

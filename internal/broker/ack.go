@@ -2,6 +2,8 @@ package broker
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 
 	"github.com/queenmq-go/queenmq/internal/mq"
@@ -111,7 +113,8 @@ func (b *Broker) resolveUnit(ctx context.Context, tenant mq.UUID, u *ackUnit) (b
 }
 
 // flushAck carries gathered units out: whole batches by their fingerprint, the
-// rest by their ids.
+// rest by their ids. When somebody holds one of the cursors, each is tried alone
+// and in its turn, so that the others do not wait for it.
 func (b *Broker) flushAck(units []*ackUnit) {
 	ctx := context.Background()
 	rest, err := b.ackWhole(ctx, units)
@@ -124,7 +127,13 @@ func (b *Broker) flushAck(units []*ackUnit) {
 			b.ackByID(ctx, same)
 		}
 	}
+	several := slices.ContainsFunc(units, func(u *ackUnit) bool { return u.key != units[0].key })
 	for _, u := range units {
+		if several && errors.Is(u.err, mq.ErrLockHeld) {
+			u.err = nil
+			b.acks.Add(u, b.lane(u.id.Queue, u.partition), ackLimits.Items, 0)
+			continue
+		}
 		u.done.Done()
 	}
 }

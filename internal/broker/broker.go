@@ -35,6 +35,8 @@ type Store interface {
 	AckBatches(ctx context.Context, acks []mq.QueueAcks) error
 	AckLocked(ctx context.Context, q *mq.AckQuery, decide func(*mq.LockedAcks) (*mq.AckDecision, error)) error
 
+	Transact(ctx context.Context, w *mq.BundleWork, decide func(*mq.BundleLocked) (*mq.BundleDecision, error)) (committed bool, err error)
+
 	FindQueue(ctx context.Context, tenant mq.UUID, name string) (*mq.QueueInfo, error)
 	FindQueueByID(ctx context.Context, id int64) (*mq.QueueInfo, error)
 	Configure(ctx context.Context, tenant mq.UUID, name string, apply func(*mq.Options) (mq.Options, error)) (*mq.QueueInfo, error)

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/queenmq-go/queenmq/internal/mq"
@@ -117,22 +118,30 @@ func (b *Broker) splitPush(ctx context.Context, p *mq.Push, items []pushItem, re
 }
 
 // flushPush stores a gathered batch. When it fails for a reason that may lie in
-// one of the calls, each is tried alone, so that one cannot fail its neighbours.
+// one of the calls, each is tried alone, so that one cannot fail its neighbours;
+// when somebody holds one of the partitions, each alone and in its turn, so that
+// the others do not wait for it.
 func (b *Broker) flushPush(runs []*pushRun) {
 	ctx := context.Background()
 	err := b.storeRuns(ctx, runs)
+	held := errors.Is(err, mq.ErrLockHeld) && len(mergeRuns(runs)) > 1
 	alone := err != nil && len(runs) > 1 && !isOutage(err)
+	settled := make([]*pushRun, 0, len(runs))
 	for _, r := range runs {
 		switch {
 		case !r.open():
+		case held:
+			b.pushes.Add(r, b.lane(r.queue.ID, r.partition), pushLimits.Items, r.bytes)
+			continue
 		case alone:
 			r.err = b.storeRuns(ctx, []*pushRun{r})
 		default:
 			r.err = err
 		}
+		settled = append(settled, r)
 	}
-	b.announcePushes(runs)
-	for _, r := range runs {
+	b.announcePushes(settled)
+	for _, r := range settled {
 		r.done.Done()
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 )
@@ -24,22 +25,18 @@ type scene struct {
 
 const partition = "p"
 
-// stages bounds the fleets that eachScene has at a time: the tests that wait for
-// their subtests do not count as running, and would use up the connections.
-var stages = make(chan struct{}, 4)
-
-// eachScene runs a test in all eight of them, on two fleets.
+// eachScene runs a test in all eight of them, on two fleets. These start with
+// the first scene that runs, not with the test: tests that wait for their
+// subtests do not count as running, and all of them at once would use up the
+// connections.
 func eachScene(t *testing.T, env []string, test func(t *testing.T, s *scene)) {
 	t.Helper()
-	stages <- struct{}{}
-	t.Cleanup(func() { <-stages }) // after the fleets are gone
 	env = append([]string{"DB_POOL_SIZE=5"}, env...)
-	one := Start(t, Options{Env: env})
-	two := Start(t, Options{Brokers: 2, Env: env})
-	// The subtests are parallel; the fleets must outlive them.
+	one := sync.OnceValue(func() *Fleet { return Start(t, Options{Env: env}) })
+	two := sync.OnceValue(func() *Fleet { return Start(t, Options{Brokers: 2, Env: env}) })
 	t.Run("scenes", func(t *testing.T) {
 		for i := range 8 {
-			fleet, s := one, &scene{queue: fmt.Sprintf("scene-%d", i), pinned: i&1 != 0}
+			start, s := one, &scene{queue: fmt.Sprintf("scene-%d", i), pinned: i&1 != 0}
 			name := "wildcard"
 			if s.pinned {
 				name = "pinned"
@@ -48,10 +45,11 @@ func eachScene(t *testing.T, env []string, test func(t *testing.T, s *scene)) {
 				s.group, name = "workers", name+",group"
 			}
 			if i&4 != 0 {
-				fleet, name = two, name+",two brokers"
+				start, name = two, name+",two brokers"
 			}
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
+				fleet := start()
 				s.t, s.producer = t, fleet.Brokers[0].In(t)
 				s.consumer = fleet.Brokers[len(fleet.Brokers)-1].In(t)
 				s.third = s.producer

@@ -31,6 +31,8 @@ type Messaging interface {
 	// attempt is not charged.
 	Release(ctx context.Context, d *mq.Delivery)
 	Ack(ctx context.Context, a mq.Ack) ([]mq.AckResult, error)
+	// Transact runs a bundle: all of it or nothing. A refusal is a result.
+	Transact(ctx context.Context, b mq.Bundle) (*mq.BundleResult, error)
 	ExtendLease(ctx context.Context, tenant mq.UUID, leaseID string, d time.Duration) (mq.Extension, error)
 }
 

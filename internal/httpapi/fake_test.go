@@ -25,6 +25,7 @@ type fakeBroker struct {
 	pop        func(context.Context, mq.Pop) (*mq.Delivery, error)
 	release    func(context.Context, *mq.Delivery)
 	ack        func(mq.Ack) ([]mq.AckResult, error)
+	transact   func(mq.Bundle) (*mq.BundleResult, error)
 	extend     func(string, time.Duration) (mq.Extension, error)
 	configure  func(mq.Configure) (mq.Queue, error)
 	deleteQ    func(string) (bool, error)
@@ -59,6 +60,10 @@ func (f *fakeBroker) Pop(ctx context.Context, p mq.Pop) (*mq.Delivery, error) { 
 func (f *fakeBroker) Release(ctx context.Context, d *mq.Delivery) { f.release(ctx, d) }
 
 func (f *fakeBroker) Ack(_ context.Context, a mq.Ack) ([]mq.AckResult, error) { return f.ack(a) }
+
+func (f *fakeBroker) Transact(_ context.Context, b mq.Bundle) (*mq.BundleResult, error) {
+	return f.transact(b)
+}
 
 func (f *fakeBroker) ExtendLease(_ context.Context, _ mq.UUID, id string, d time.Duration) (mq.Extension, error) {
 	return f.extend(id, d)

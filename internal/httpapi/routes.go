@@ -31,6 +31,7 @@ func (s *server) routes() []route {
 		{"POST", "/api/v1/ack", s.ack},
 		{"POST", "/api/v1/ack/batch", s.ackBatch},
 		{"POST", "/api/v1/lease/{leaseId}/extend", s.extendLease},
+		{"POST", "/api/v1/transaction", s.transaction},
 
 		{"POST", "/api/v1/configure", s.configure},
 		{"GET", "/api/v1/resources/queues", s.listQueues},

@@ -41,6 +41,10 @@ const (
 	CodeNotAvailable    = "not_available"
 )
 
+// ErrLockHeld is the cause when a call of several callers' work gave up on a row
+// that somebody else holds. Nothing was written.
+var ErrLockHeld = errors.New("somebody holds a row")
+
 // Error is a refusal or a fault with everything a transport needs to answer.
 type Error struct {
 	Kind       Kind

@@ -17,6 +17,7 @@ import (
 // a queue differ from each other. A batch that is not Done was not touched.
 func (s *Store) AckBatches(ctx context.Context, acks []mq.QueueAcks) error {
 	var b batch
+	b.gathered = len(acks) > 1 || len(acks[0].Batches) > 1
 	q := b.queries()
 	for i := range acks {
 		p := db.AckBatchesParams{QueueID: acks[i].QueueID}
@@ -56,7 +57,7 @@ func (s *Store) AckBatches(ctx context.Context, acks []mq.QueueAcks) error {
 // them and writes what it decided, all in one transaction. Two round trips;
 // three when a message is dead-lettered.
 func (s *Store) AckLocked(ctx context.Context, query *mq.AckQuery, decide func(*mq.LockedAcks) (*mq.AckDecision, error)) error {
-	return translate(s.tx(ctx, s.hot, func(ctx context.Context, tx pgx.Tx) error {
+	return translate(s.txRelock(ctx, s.hot, len(query.Cursors) == 1, func(ctx context.Context, tx pgx.Tx) error {
 		locked, err := lockAcks(ctx, tx, query)
 		if err != nil {
 			return err
@@ -82,7 +83,17 @@ func (s *Store) AckLocked(ctx context.Context, query *mq.AckQuery, decide func(*
 
 func lockAcks(ctx context.Context, tx pgx.Tx, query *mq.AckQuery) (*mq.LockedAcks, error) {
 	var b batch
-	q := b.queries()
+	queueAckLocks(ctx, b.queries(), query)
+	br := tx.SendBatch(ctx, &b.Batch)
+	out, err := readLocked(br, query)
+	if cerr := br.Close(); err == nil {
+		err = cerr
+	}
+	return out, err
+}
+
+// queueAckLocks queues the statements whose results readLocked reads.
+func queueAckLocks(ctx context.Context, q *db.Queries, query *mq.AckQuery) {
 	lock := db.LockCursorsParams{QueueID: query.QueueID}
 	for i, c := range query.Cursors {
 		lock.Ords = append(lock.Ords, int32(i))
@@ -98,19 +109,14 @@ func lockAcks(ctx context.Context, tx pgx.Tx, query *mq.AckQuery) (*mq.LockedAck
 	_, _ = q.LockCursors(ctx, lock)
 	_, _ = q.ReadAckRules(ctx, query.QueueID)
 	_, _ = q.ResolveIDs(ctx, ids)
-	br := tx.SendBatch(ctx, &b.Batch)
-	out := &mq.LockedAcks{Cursors: map[mq.CursorKey]*mq.Cursor{}, Offsets: map[mq.AckID][]int64{}}
-	err := readLocked(br, query, out)
-	if cerr := br.Close(); err == nil {
-		err = cerr
-	}
-	return out, err
 }
 
-func readLocked(br pgx.BatchResults, query *mq.AckQuery, out *mq.LockedAcks) error {
+// readLocked reads the results of queueAckLocks.
+func readLocked(br pgx.BatchResults, query *mq.AckQuery) (*mq.LockedAcks, error) {
+	out := &mq.LockedAcks{Cursors: map[mq.CursorKey]*mq.Cursor{}, Offsets: map[mq.AckID][]int64{}}
 	rows, err := br.Query()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var (
 		r                       db.LockCursorsRow
@@ -139,13 +145,13 @@ func readLocked(br pgx.BatchResults, query *mq.AckQuery, out *mq.LockedAcks) err
 		out.Cursors[c.CursorKey] = c
 		return nil
 	}); err != nil {
-		return err
+		return nil, err
 	}
 	if err := br.QueryRow().Scan(&out.Rules.RetryLimit, &out.Rules.DeadLetters, &out.Rules.Now); err != nil {
-		return err
+		return nil, err
 	}
 	if rows, err = br.Query(); err != nil {
-		return err
+		return nil, err
 	}
 	var ord int32
 	var offset int64
@@ -154,12 +160,12 @@ func readLocked(br pgx.BatchResults, query *mq.AckQuery, out *mq.LockedAcks) err
 		out.Offsets[id] = append(out.Offsets[id], offset)
 		return nil
 	})
-	return err
+	return out, err
 }
 
 // readSpans fills in the ids stored in leased spans, which only a batch with
 // repeated ids asks for.
-func readSpans(ctx context.Context, tx pgx.Tx, queue int64, spans []*mq.Span) error {
+func readSpans(ctx context.Context, tx db.DBTX, queue int64, spans []*mq.Span) error {
 	for _, sp := range spans {
 		sp.Read = true
 		rows, err := db.New(tx).ReadSegmentIDs(ctx, db.ReadSegmentIDsParams{
@@ -196,7 +202,7 @@ func readSpans(ctx context.Context, tx pgx.Tx, queue int64, spans []*mq.Span) er
 
 // fileDeadLetters snapshots the poison messages. A message that can no longer
 // be read is not filed, and its cursor does not move onto it.
-func fileDeadLetters(ctx context.Context, tx pgx.Tx, queue int64, d *mq.AckDecision) error {
+func fileDeadLetters(ctx context.Context, tx db.DBTX, queue int64, d *mq.AckDecision) error {
 	if len(d.Letters) == 0 {
 		return nil
 	}
@@ -242,7 +248,7 @@ func fileDeadLetters(ctx context.Context, tx pgx.Tx, queue int64, d *mq.AckDecis
 	return db.New(tx).FileDeadLetters(ctx, p)
 }
 
-func saveCursors(ctx context.Context, tx pgx.Tx, queue int64, changes []mq.CursorChange) error {
+func saveCursors(ctx context.Context, tx db.DBTX, queue int64, changes []mq.CursorChange) error {
 	if len(changes) == 0 {
 		return nil
 	}

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -59,7 +60,9 @@ func translate(err error) error {
 func translateState(pg *pgconn.PgError, err error) error {
 	state := pg.Code
 	switch {
-	case state == "40001", state == "40P01", state == "55P03":
+	case state == "55P03":
+		return &mq.Error{Kind: mq.KindBusy, Code: mq.CodeRetry, Message: "the database is busy", RetryAfter: time.Second, Err: fmt.Errorf("%w: %w", mq.ErrLockHeld, err)}
+	case state == "40001", state == "40P01":
 		return &mq.Error{Kind: mq.KindBusy, Code: mq.CodeRetry, Message: "the database is busy", RetryAfter: time.Second, Err: err}
 	case state == "57014":
 		return &mq.Error{Kind: mq.KindTimeout, Code: mq.CodeTimeout, Message: "the database did not answer in time", RetryAfter: time.Second, Err: err}
@@ -82,7 +85,9 @@ const maxReplans = 4
 // serialization race, were both rolled back. The latter is repeated as long as
 // there is time: a push can lose several times in a row against applications
 // that push to its partitions in an order of their own (queen.push).
-func retryStale(ctx context.Context, fn func() error) error {
+//
+// relock repeats what gave up waiting for a row that somebody holds, too.
+func retryStale(ctx context.Context, relock bool, fn func() error) error {
 	replans := 0
 	for attempt := 0; ; attempt++ {
 		err := fn()
@@ -97,6 +102,8 @@ func retryStale(ctx context.Context, fn func() error) error {
 			again = replans < maxReplans
 		case "40001", "40P01":
 			again = pause(ctx, attempt)
+		case "55P03":
+			again = relock && pause(ctx, attempt)
 		case "23514":
 			if strings.HasPrefix(pg.TableName, "message_ids") {
 				return errNoSlice

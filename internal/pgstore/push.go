@@ -29,6 +29,7 @@ func (s *Store) Append(ctx context.Context, parts []mq.Append) error {
 
 func (s *Store) append(ctx context.Context, parts []mq.Append) error {
 	var b batch
+	b.gathered = len(parts) > 1 || len(parts[0].Runs) > 1
 	q := b.queries()
 	// All partition locks of all queues come before the first append: one lock
 	// order for every transaction of the fleet.

@@ -33,7 +33,7 @@ func (s *Store) EnsureQueue(ctx context.Context, tenant mq.UUID, name string) (*
 	o := mq.ImplicitOptions(name)
 	dctx, cancel := s.detach(ctx)
 	defer cancel()
-	if err := db.New(s.hot).CreateQueue(dctx, createParams(tenant, name, &o)); err != nil {
+	if err := db.New(s.cold).CreateQueue(dctx, createParams(tenant, name, &o)); err != nil {
 		return nil, translate(err)
 	}
 	return s.FindQueue(ctx, tenant, name)

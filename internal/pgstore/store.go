@@ -58,6 +58,10 @@ var hotSettings = map[string]string{
 	"enable_mergejoin":  "off",
 	"enable_bitmapscan": "off",
 	"jit":               "off",
+	// A gathered transaction that waits for one row holds all the others that
+	// it has locked, on every broker: it gives up soon and is sent again in
+	// parts.
+	"lock_timeout": "100ms",
 }
 
 // Open connects lazily: it fails on a malformed URL, not on an absent server.
@@ -160,7 +164,12 @@ func (s *Store) acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn,
 // batch queues checked statements. It satisfies db.DBTX, so the generated,
 // typed functions fill it: each call queues its statement and returns
 // errQueued; results are read from run's BatchResults in the same order.
-type batch struct{ pgx.Batch }
+type batch struct {
+	pgx.Batch
+	// gathered: the work of several callers. When somebody holds a row of it,
+	// the caller takes it apart instead of trying again.
+	gathered bool
+}
 
 func (b *batch) queries() *db.Queries { return db.New(b) }
 
@@ -200,7 +209,7 @@ func (s *Store) run(ctx context.Context, pool *pgxpool.Pool, b *batch, read func
 	ctx, cancel := s.detach(ctx)
 	defer cancel()
 	sent := false
-	return retryStale(ctx, func() error {
+	return retryStale(ctx, pool == s.hot && !b.gathered, func() error {
 		c, err := s.acquire(ctx, pool)
 		if err != nil {
 			return err
@@ -223,9 +232,14 @@ func (s *Store) run(ctx context.Context, pool *pgxpool.Pool, b *batch, read func
 // tx runs fn in an explicit transaction, for the few paths that decide between
 // round trips.
 func (s *Store) tx(ctx context.Context, pool *pgxpool.Pool, fn func(context.Context, pgx.Tx) error) error {
+	return s.txRelock(ctx, pool, pool == s.hot, fn)
+}
+
+// txRelock is tx that says whether to wait for rows that somebody holds.
+func (s *Store) txRelock(ctx context.Context, pool *pgxpool.Pool, relock bool, fn func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := s.detach(ctx)
 	defer cancel()
-	return retryStale(ctx, func() error {
+	return retryStale(ctx, relock, func() error {
 		c, err := s.acquire(ctx, pool)
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -18,7 +19,17 @@ func (f *surface) appendUntilStored(runs ...mq.Run) error {
 	ctx := context.Background()
 	for range 20 {
 		part := []mq.Append{{Queue: f.queue, Runs: runs}}
-		if err := f.Append(ctx, part); err != nil {
+		err := f.Append(ctx, part)
+		if errors.Is(err, mq.ErrLockHeld) && len(runs) > 1 {
+			// Somebody holds one of them: each by itself, as the broker does.
+			for _, r := range runs {
+				if err := f.appendUntilStored(r); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 		var open []mq.Run

@@ -14,7 +14,7 @@ const AppendSegments = `-- name: AppendSegments :many
 WITH fence AS MATERIALIZED (
   SELECT t.now, t.now + make_interval(secs => greatest(q.delayed_processing, q.window_buffer, 0)) AS due
   FROM queen.queues q, (SELECT queen.clock() AS now) t
-  WHERE q.id = $1 AND q.version = $2
+  WHERE q.id = $1 AND (q.version = $2 OR $2 < 0)
 ),
 run AS MATERIALIZED (
   SELECT i.run, i.name, i.run_count, p.id AS partition_id, p.last_offset, p.last_write_at
@@ -139,7 +139,7 @@ type AppendSegmentsRow struct {
 // row per item whose id is already stored (its offset; that run was not
 // appended). A run without a row: its partition is gone, or was made so lately
 // that LockPartitions did not see it and it is not locked, or the queue's options
-// are not those of @version.
+// are not those of @version (below zero: any will do).
 // Locks: cursors that become ready, in (partition, group) order; the partitions
 // are locked already. Plan: nested loops over primary keys and the id index.
 // Runs are numbered from 0 without a gap: items find theirs by subscript.

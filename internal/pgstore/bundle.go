@@ -1,0 +1,302 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/queenmq-go/queenmq/internal/mq"
+	"github.com/queenmq-go/queenmq/internal/pgstore/db"
+)
+
+var errBundleMoved = errors.New("a bundle did not append what it had locked")
+
+// Transact runs a bundle in one transaction of two round trips: the first locks
+// and reads everything it touches, decide judges it, the second writes and
+// commits. Making queues or partitions, and filing dead letters, take more.
+// committed is false when decide said so; nothing was written then.
+func (s *Store) Transact(ctx context.Context, w *mq.BundleWork, decide func(*mq.BundleLocked) (*mq.BundleDecision, error)) (committed bool, err error) {
+	slices.SortFunc(w.Acks, func(a, b mq.AckQuery) int { return compareIDs(a.QueueID, b.QueueID) })
+	committed, err = s.transact(ctx, w, decide)
+	if errors.Is(err, errNoSlice) {
+		if err = s.EnsureIDSlices(ctx); err == nil {
+			committed, err = s.transact(ctx, w, decide)
+		}
+	}
+	return committed, translate(err)
+}
+
+func compareIDs(a, b int64) int { return int(min(max(a-b, -1), 1)) }
+
+func (s *Store) transact(ctx context.Context, w *mq.BundleWork, decide func(*mq.BundleLocked) (*mq.BundleDecision, error)) (committed bool, err error) {
+	ctx, cancel := s.detach(ctx)
+	defer cancel()
+	err = retryStale(ctx, true, func() error {
+		c, err := s.acquire(ctx, s.hot)
+		if err != nil {
+			return err
+		}
+		defer c.Release()
+		committed, err = runBundle(ctx, c, w, decide)
+		if !committed || err != nil {
+			rollback(ctx, c)
+		}
+		return err
+	})
+	return committed && err == nil, err
+}
+
+// rollback ends a transaction that is to leave nothing. A connection on which
+// that fails is closed: its transaction ends with it.
+func rollback(ctx context.Context, c *pgxpool.Conn) {
+	if c.Conn().IsClosed() || c.Conn().PgConn().TxStatus() == 'I' {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if _, err := c.Exec(ctx, "rollback", pgx.QueryExecModeSimpleProtocol); err != nil {
+		_ = c.Conn().Close(ctx)
+	}
+}
+
+func runBundle(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork, decide func(*mq.BundleLocked) (*mq.BundleDecision, error)) (bool, error) {
+	locked, err := lockBundle(ctx, c, w)
+	if err != nil {
+		return false, err
+	}
+	d, err := decide(locked)
+	if err == nil && readBundleSpans(ctx, c, w, d, &err) {
+		d, err = decide(locked)
+	}
+	if err != nil || !d.Commit {
+		return false, err
+	}
+	for i, a := range d.Acks {
+		if err := fileDeadLetters(ctx, c, w.Acks[i].QueueID, a); err != nil {
+			return false, err
+		}
+	}
+	if !d.Confirm() {
+		return false, nil
+	}
+	return true, writeBundle(ctx, c, w, d)
+}
+
+// lockBundle begins the transaction and locks: partitions by (queue, id), then
+// cursors. Places that are to be made come before, in trips of their own.
+func lockBundle(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork) (*mq.BundleLocked, error) {
+	var b batch
+	b.Queue("begin")
+	if w.Create {
+		if err := sendAll(ctx, c, &b); err != nil {
+			return nil, err
+		}
+		if err := createPlaces(ctx, c, w); err != nil {
+			return nil, err
+		}
+		b = batch{}
+	}
+	slices.SortFunc(w.Pushes, func(x, y mq.BundlePush) int { return compareIDs(x.Queue.ID, y.Queue.ID) })
+	q := b.queries()
+	for i := range w.Pushes {
+		names := slices.Clone(w.Pushes[i].Partitions)
+		slices.Sort(names)
+		_ = q.LockPartitions(ctx, db.LockPartitionsParams{QueueID: w.Pushes[i].Queue.ID, Names: slices.Compact(names)})
+	}
+	for i := range w.Pushes {
+		_, _ = q.ProbeIDs(ctx, probeParams(&w.Pushes[i]))
+	}
+	for i := range w.Acks {
+		queueAckLocks(ctx, q, &w.Acks[i])
+	}
+	br := c.SendBatch(ctx, &b.Batch)
+	out, err := readBundleLocks(br, w)
+	if cerr := br.Close(); err == nil {
+		err = cerr
+	}
+	return out, err
+}
+
+// sendAll runs a batch whose results nobody reads.
+func sendAll(ctx context.Context, c *pgxpool.Conn, b *batch) error {
+	return c.SendBatch(ctx, &b.Batch).Close()
+}
+
+// createPlaces makes the queues and partitions of the pushes, by name, so that
+// concurrent makers wait for each other in one order.
+func createPlaces(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork) error {
+	q := db.New(c)
+	byName := make([]*mq.BundlePush, len(w.Pushes))
+	for i := range w.Pushes {
+		byName[i] = &w.Pushes[i]
+	}
+	slices.SortFunc(byName, func(x, y *mq.BundlePush) int {
+		if x.Queue.Name < y.Queue.Name {
+			return -1
+		}
+		return 1
+	})
+	for _, p := range byName {
+		if p.Queue.ID == 0 {
+			if err := q.CreateQueue(ctx, createParams(w.Tenant, p.Queue.Name, &p.Queue.Options)); err != nil {
+				return err
+			}
+		}
+		row, err := q.FindQueue(ctx, db.FindQueueParams{Tenant: w.Tenant, Name: p.Queue.Name})
+		if err != nil {
+			return err
+		}
+		p.Queue = queueInfo(&row)
+	}
+	slices.SortFunc(w.Pushes, func(x, y mq.BundlePush) int { return compareIDs(x.Queue.ID, y.Queue.ID) })
+	for i := range w.Pushes {
+		p := &w.Pushes[i]
+		names := slices.Clone(p.Partitions)
+		slices.Sort(names)
+		if err := q.ShareQueue(ctx, p.Queue.ID); err != nil {
+			return err
+		}
+		if err := q.CreatePartitions(ctx, db.CreatePartitionsParams{QueueID: p.Queue.ID, Names: slices.Compact(names)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func probeParams(p *mq.BundlePush) db.ProbeIDsParams {
+	out := db.ProbeIDsParams{QueueID: p.Queue.ID, Names: p.Partitions}
+	for i, m := range p.Messages {
+		out.Ords = append(out.Ords, int32(i))
+		out.Hashes = append(out.Hashes, m.Hash.Key)
+		out.Probes = append(out.Probes, m.Probe)
+	}
+	return out
+}
+
+// readBundleLocks reads what lockBundle's last batch answers.
+func readBundleLocks(br pgx.BatchResults, w *mq.BundleWork) (*mq.BundleLocked, error) {
+	if !w.Create {
+		if _, err := br.Exec(); err != nil { // begin
+			return nil, err
+		}
+	}
+	for range w.Pushes {
+		if _, err := br.Exec(); err != nil {
+			return nil, err
+		}
+	}
+	out := &mq.BundleLocked{}
+	for i := range w.Pushes {
+		probes, err := readProbes(br, len(w.Pushes[i].Messages))
+		if err != nil {
+			return nil, err
+		}
+		out.Probes = append(out.Probes, probes)
+	}
+	for i := range w.Acks {
+		l, err := readLocked(br, &w.Acks[i])
+		if err != nil {
+			return nil, err // NotFound: the queue was deleted meanwhile
+		}
+		out.Acks = append(out.Acks, l)
+	}
+	return out, nil
+}
+
+func readProbes(br pgx.BatchResults, n int) ([]mq.BundleProbe, error) {
+	probes := make([]mq.BundleProbe, n)
+	for i := range probes {
+		probes[i] = mq.BundleProbe{Missing: true, Stored: -1} // no row: the queue is gone
+	}
+	rows, err := br.Query()
+	if err != nil {
+		return nil, err
+	}
+	var ord int32
+	var partition, stored *int64
+	_, err = pgx.ForEachRow(rows, []any{&ord, &partition, &stored}, func() error {
+		probes[ord].Missing = partition == nil
+		if stored != nil {
+			probes[ord].Stored = *stored
+		}
+		return nil
+	})
+	return probes, err
+}
+
+// readBundleSpans reads the ids a decision asked for; false when it asked for
+// none.
+func readBundleSpans(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork, d *mq.BundleDecision, err *error) bool {
+	wanted := false
+	for i, a := range d.Acks {
+		if len(a.Spans) > 0 && *err == nil {
+			wanted = true
+			*err = readSpans(ctx, c, w.Acks[i].QueueID, a.Spans)
+		}
+	}
+	return wanted && *err == nil
+}
+
+// writeBundle writes what was decided and commits, in one trip.
+func writeBundle(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork, d *mq.BundleDecision) error {
+	var b batch
+	q := b.queries()
+	parts := make([]mq.Append, 0, len(w.Pushes))
+	for i := range w.Pushes {
+		if part := bundleAppend(&w.Pushes[i]); len(part.Runs) > 0 {
+			parts = append(parts, part)
+		}
+	}
+	for i := range parts {
+		_, _ = q.AppendSegments(ctx, appendParams(&parts[i]))
+	}
+	for i, a := range d.Acks {
+		_ = saveCursors(ctx, &b, w.Acks[i].QueueID, a.Changes())
+	}
+	b.Queue("commit")
+	br := c.SendBatch(ctx, &b.Batch)
+	var err error
+	for i := range parts {
+		if err = readVerdicts(br, parts[i].Runs); err != nil {
+			break
+		}
+	}
+	if cerr := br.Close(); err == nil {
+		err = cerr
+	}
+	for i := range parts {
+		for j := range parts[i].Runs {
+			if err == nil && !parts[i].Runs[j].Appended {
+				err = fmt.Errorf("%w: queue %d, partition %q", errBundleMoved, parts[i].Queue.ID, parts[i].Runs[j].Partition)
+			}
+		}
+	}
+	return err
+}
+
+// bundleAppend groups a queue's messages by partition. Their ids were probed
+// under the lock, and any version of the options will do: what they say of the
+// push was read there too.
+func bundleAppend(p *mq.BundlePush) mq.Append {
+	info := *p.Queue
+	info.Version = -1
+	info.Options.DedupWindowSeconds = 0
+	part := mq.Append{Queue: &info}
+	at := map[string]int{}
+	for i, m := range p.Messages {
+		name := p.Partitions[i]
+		j, ok := at[name]
+		if !ok {
+			j = len(part.Runs)
+			at[name] = j
+			part.Runs = append(part.Runs, mq.Run{Partition: name})
+		}
+		part.Runs[j].Messages = append(part.Runs[j].Messages, m)
+	}
+	return part
+}
