@@ -53,7 +53,7 @@ func translate(err error) error {
 	default:
 		// The connection was lost with a transaction under way: it may have
 		// committed.
-		return &mq.Error{Kind: mq.KindUnknown, Code: mq.CodeRetry, Message: "the connection to the database was lost; a write may have happened", RetryAfter: time.Second, Err: err}
+		return &mq.Error{Kind: mq.KindUnknown, Code: mq.CodeOutcomeUnknown, Message: "the connection to the database was lost; a write may have happened", RetryAfter: time.Second, Err: err}
 	}
 }
 
