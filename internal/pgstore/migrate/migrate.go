@@ -50,7 +50,33 @@ func (s Step) Pending() bool { return s.AppliedAt.IsZero() }
 // Up applies every pending step and returns the names of those this call
 // applied. Several calls at once are safe: each step is applied once.
 func Up(ctx context.Context, url string) ([]string, error) {
-	return up(ctx, migrations.FS, url)
+	return UpFrom(ctx, migrations.FS, url)
+}
+
+// UpFrom is Up with the steps of another folder, such as those of a version to
+// come.
+func UpFrom(ctx context.Context, fsys fs.FS, url string) ([]string, error) {
+	var applied []string
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		names, err := up(ctx, fsys, url)
+		applied = append(applied, names...)
+		if err == nil || !lockTaken(err) {
+			return applied, err
+		}
+		// A step that alters a table which is in use gives way after a moment,
+		// because everybody who comes after it waits for it. It tries again.
+		select {
+		case <-ctx.Done():
+			return applied, errors.Join(context.Cause(ctx), err)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// lockTaken reports a step that gave up on a lock, or lost a deadlock.
+func lockTaken(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && (pgErr.Code == "55P03" || pgErr.Code == "40P01")
 }
 
 // Down takes back the newest applied step and returns its name.
