@@ -108,6 +108,9 @@ type bundleOp struct {
 
 var bundleFields = []field[mq.Bundle]{
 	{"operations", func(d *decoder, at place, in *mq.Bundle) error {
+		if isNull, err := d.null(); isNull || err != nil {
+			return err
+		}
 		return d.list(at, func(i int) error {
 			var op bundleOp
 			at := place{list: "operations", index: i}
@@ -131,6 +134,8 @@ var bundleFields = []field[mq.Bundle]{
 	}},
 	{"kv", func(d *decoder, at place, in *mq.Bundle) error { return d.rider(at) }},
 	{"timers", func(d *decoder, at place, in *mq.Bundle) error { return d.rider(at) }},
+	// Passing them over in silence would lose the position of a reader.
+	{"positions", func(d *decoder, at place, in *mq.Bundle) error { return d.rider(at) }},
 }
 
 // rider reads an optional array.
