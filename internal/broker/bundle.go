@@ -1,8 +1,10 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/queenmq-go/queenmq/internal/mq"
 )
@@ -195,6 +197,9 @@ func (bd *bundle) prepareAcks(ctx context.Context) error {
 		}
 		bd.acks[at].add(&bd.work.Acks[at], bundleStep{op: i, key: mq.CursorKey{Partition: id.Partition, Group: g.ID}}, mq.HashID(a.TransactionID).Key)
 	}
+	// The order of locks; both alike, because they answer each other by index.
+	slices.SortFunc(bd.acks, func(x, y bundleAcks) int { return cmp.Compare(x.queue, y.queue) })
+	slices.SortFunc(bd.work.Acks, func(x, y mq.AckQuery) int { return cmp.Compare(x.QueueID, y.QueueID) })
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,6 @@ var errBundleMoved = errors.New("a bundle did not append what it had locked")
 // commits. Making queues or partitions, and filing dead letters, take more.
 // committed is false when decide said so; nothing was written then.
 func (s *Store) Transact(ctx context.Context, w *mq.BundleWork, decide func(*mq.BundleLocked) (*mq.BundleDecision, error)) (committed bool, err error) {
-	slices.SortFunc(w.Acks, func(a, b mq.AckQuery) int { return compareIDs(a.QueueID, b.QueueID) })
 	committed, err = s.transact(ctx, w, decide)
 	if errors.Is(err, errNoSlice) {
 		if err = s.EnsureIDSlices(ctx); err == nil {
@@ -30,8 +30,6 @@ func (s *Store) Transact(ctx context.Context, w *mq.BundleWork, decide func(*mq.
 	}
 	return committed, translate(err)
 }
-
-func compareIDs(a, b int64) int { return int(min(max(a-b, -1), 1)) }
 
 func (s *Store) transact(ctx context.Context, w *mq.BundleWork, decide func(*mq.BundleLocked) (*mq.BundleDecision, error)) (committed bool, err error) {
 	ctx, cancel := s.detach(ctx)
@@ -101,7 +99,7 @@ func lockBundle(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork) (*mq.Bun
 		}
 		b = batch{}
 	}
-	slices.SortFunc(w.Pushes, func(x, y mq.BundlePush) int { return compareIDs(x.Queue.ID, y.Queue.ID) })
+	slices.SortFunc(w.Pushes, func(x, y mq.BundlePush) int { return cmp.Compare(x.Queue.ID, y.Queue.ID) })
 	q := b.queries()
 	for i := range w.Pushes {
 		names := slices.Clone(w.Pushes[i].Partitions)
@@ -153,7 +151,7 @@ func createPlaces(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork) error 
 		}
 		p.Queue = queueInfo(&row)
 	}
-	slices.SortFunc(w.Pushes, func(x, y mq.BundlePush) int { return compareIDs(x.Queue.ID, y.Queue.ID) })
+	slices.SortFunc(w.Pushes, func(x, y mq.BundlePush) int { return cmp.Compare(x.Queue.ID, y.Queue.ID) })
 	for i := range w.Pushes {
 		p := &w.Pushes[i]
 		names := slices.Clone(p.Partitions)
