@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"errors"
 	"net/http"
 	"slices"
 
@@ -51,8 +50,8 @@ func (s *server) countBundle(in *mq.Bundle) {
 // malformedBundle answers a bundle that cannot be read in the shape of one that
 // was rolled back. What concerns its size keeps its own answer.
 func malformedBundle(w *response, err error) error {
-	var bad *refusal
-	if !errors.As(err, &bad) || bad.status != http.StatusBadRequest {
+	bad := refusalOf(err)
+	if bad.status != http.StatusBadRequest {
 		return err
 	}
 	res := &mq.BundleResult{ID: mq.NewID(), Reason: mq.BundleBadRequest, Error: bad.message}
