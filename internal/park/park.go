@@ -14,6 +14,7 @@ import (
 	"container/list"
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -64,10 +65,13 @@ type Lot[K, T comparable, R, A any] struct {
 type line[K comparable, R, A any] struct {
 	key   K
 	queue list.List // of *waiter[R, A]
-	busy  bool      // a probe is in flight
-	dirty bool      // woken since the last probe started
-	size  int       // requests of the next probe
-	empty int       // empty probes in a row
+	// fresh are those that no empty probe has answered yet, and some that are
+	// answered: a probe must not look at all that are parked.
+	fresh []*waiter[R, A]
+	busy  bool // a probe is in flight
+	dirty bool // woken since the last probe started
+	size  int  // requests of the next probe
+	empty int  // empty probes in a row
 	timer *time.Timer
 }
 
@@ -140,6 +144,10 @@ func (l *Lot[K, T, R, A]) enter(key K, w *waiter[R, A]) *line[K, R, A] {
 	w.seq = l.seq
 	w.wait = w.wait && !l.closed
 	w.at = ln.queue.PushBack(w)
+	if len(ln.fresh) > 16 && len(ln.fresh) > 2*ln.queue.Len() {
+		ln.fresh = slices.DeleteFunc(ln.fresh, func(w *waiter[R, A]) bool { return w.at == nil })
+	}
+	ln.fresh = append(ln.fresh, w)
 	l.start(ln)
 	return ln
 }
@@ -291,7 +299,7 @@ func (l *Lot[K, T, R, A]) settle(ln *line[K, R, A], ws []*waiter[R, A], upTo uin
 		return false
 	}
 	ln.size = 1
-	unprobed := l.settleEmpty(ln, upTo, res)
+	unprobed := l.settleEmpty(ln, ws, upTo, res)
 	if ln.dirty || unprobed {
 		return false
 	}
@@ -302,25 +310,48 @@ func (l *Lot[K, T, R, A]) settle(ln *line[K, R, A], ws []*waiter[R, A], upTo uin
 
 // settleEmpty tells everybody who was in line that there is nothing. It reports
 // whether somebody came later.
-func (l *Lot[K, T, R, A]) settleEmpty(ln *line[K, R, A], upTo uint64, res Result[A]) (unprobed bool) {
-	var next *list.Element
-	for e := ln.queue.Front(); e != nil; e = next {
-		next = e.Next()
-		w := e.Value.(*waiter[R, A])
-		switch {
-		case w.seq > upTo:
-			unprobed = true
-		case res.Err != nil && (!res.Retry || !w.wait || !w.probed):
-			l.remove(ln, w)
-			w.answer <- outcome[A]{err: res.Err}
-		case !w.wait || l.closed:
-			l.remove(ln, w)
-			w.answer <- outcome[A]{}
-		default:
-			w.probed = true
+func (l *Lot[K, T, R, A]) settleEmpty(ln *line[K, R, A], ws []*waiter[R, A], upTo uint64, res Result[A]) (unprobed bool) {
+	// Those asked for, whose wait may have ended meanwhile, and the new ones.
+	for _, w := range ws {
+		l.turnAway(ln, w, res)
+	}
+	if res.Err != nil && !res.Retry {
+		var next *list.Element
+		for e := ln.queue.Front(); e != nil; e = next {
+			next = e.Next()
+			if w := e.Value.(*waiter[R, A]); w.seq <= upTo {
+				l.turnAway(ln, w, res)
+			}
 		}
 	}
-	return unprobed
+	later := ln.fresh[:0]
+	for _, w := range ln.fresh {
+		switch {
+		case w.at == nil:
+		case w.seq > upTo:
+			later = append(later, w)
+		default:
+			l.turnAway(ln, w, res)
+		}
+	}
+	clear(ln.fresh[len(later):])
+	ln.fresh = later
+	return len(later) > 0
+}
+
+// turnAway parks a request for which there was nothing, or answers it.
+func (l *Lot[K, T, R, A]) turnAway(ln *line[K, R, A], w *waiter[R, A], res Result[A]) {
+	switch {
+	case w.at == nil:
+	case res.Err != nil && (!res.Retry || !w.wait || !w.probed):
+		l.remove(ln, w)
+		w.answer <- outcome[A]{err: res.Err}
+	case !w.wait || l.closed:
+		l.remove(ln, w)
+		w.answer <- outcome[A]{}
+	default:
+		w.probed = true
+	}
 }
 
 // rest sets the alarm of a line whose requests are parked.
