@@ -276,9 +276,23 @@ func (b *Broker) judgeUnits(ctx context.Context, units []*ackUnit) error {
 	}
 	for _, u := range units {
 		if j.missing[u.key] {
-			// The group may have been deleted and registered anew.
-			b.cache.dropGroup(u.id.Queue, u.group)
+			b.judgeAnew(ctx, u)
 		}
 	}
 	return nil
+}
+
+// judgeAnew is for a unit whose cursor is not there: its group may have been
+// deleted and registered anew. If it was not, or that cannot be told, the
+// unit's verdict stays.
+func (b *Broker) judgeAnew(ctx context.Context, u *ackUnit) {
+	b.cache.dropGroup(u.id.Queue, u.group)
+	g, err := b.findGroup(ctx, u.id.Queue, u.group)
+	if err != nil || g.ID == u.key.Group {
+		return
+	}
+	u.key.Group = g.ID
+	if err := b.judgeUnits(ctx, []*ackUnit{u}); err != nil {
+		u.fail(mq.AckErrNoConsumer)
+	}
 }

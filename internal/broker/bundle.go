@@ -17,8 +17,9 @@ func (b *Broker) Transact(ctx context.Context, in mq.Bundle) (*mq.BundleResult, 
 		return refuse(res, reason, text), nil
 	}
 	var err error
+	anew := false
 	for range maxPushRounds {
-		bd := &bundle{broker: b, in: &in, res: res}
+		bd := &bundle{broker: b, in: &in, res: res, anew: anew}
 		if err = bd.prepare(ctx); err != nil || res.Reason != "" {
 			return res, err
 		}
@@ -35,6 +36,8 @@ func (b *Broker) Transact(ctx context.Context, in mq.Bundle) (*mq.BundleResult, 
 			return nil, err
 		case res.Reason != "":
 			return res, nil
+		case bd.lost:
+			anew = true
 		default:
 			// A partition or queue is not there: make it next time, inside.
 			bd.forget()
@@ -76,6 +79,9 @@ type bundle struct {
 	acks   []bundleAcks // as work.Acks
 
 	leases leaseHints
+	// A cursor was not there, and its group is forgotten: it may have been
+	// deleted and registered anew. anew: the groups were looked up after that.
+	lost, anew bool
 }
 
 // bundleAcks are a bundle's acks on one queue.

@@ -89,7 +89,9 @@ func (bd *bundle) judgeAcks(as *bundleAcks, l *mq.LockedAcks) *judgement {
 		c := l.Cursors[st.key]
 		if c == nil {
 			bd.broker.cache.dropGroup(as.queue, a.Group)
-			bd.reject(st.op, mq.AckErrNoConsumer)
+			if bd.lost = !bd.anew; !bd.lost {
+				bd.reject(st.op, mq.AckErrNoConsumer)
+			}
 			return nil
 		}
 		if !bd.leases.holds(a.LeaseID, c, &l.Rules) {
