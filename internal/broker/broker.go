@@ -198,8 +198,8 @@ func (b *Broker) Drain() {
 func (b *Broker) Parked() map[string]int {
 	out := map[string]int{}
 	for id, n := range b.lot.Waiting() {
-		if q := b.cache.queueByID(id); q != nil {
-			out[q.Name] += n
+		if name, ok := b.cache.nameOf(id); ok {
+			out[name] += n
 		}
 	}
 	return out

@@ -61,6 +61,16 @@ func (c *cache) queueByID(id int64) *mq.QueueInfo {
 	return c.fresh(c.ids[id])
 }
 
+// nameOf is the name of a queue seen lately, whatever happened to it.
+func (c *cache) nameOf(id int64) (string, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q := c.ids[id]; q != nil {
+		return q.Name, true
+	}
+	return "", false
+}
+
 func (c *cache) fresh(q *cachedQueue) *mq.QueueInfo {
 	if q == nil || time.Since(q.at) > c.ttl {
 		return nil
@@ -84,10 +94,7 @@ func (c *cache) dropQueue(id int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if q := c.ids[id]; q != nil {
-		delete(c.ids, id)
-		if key := (queueName{q.Tenant, q.Name}); c.names[key] == q {
-			delete(c.names, key)
-		}
+		q.at = time.Time{} // out of date, but its name is good for a label
 	}
 	for k := range c.groups {
 		if k.queue == id {

@@ -13,7 +13,7 @@ const noMessage = "00000000-0000-0000-0000-000000000000"
 
 func TestPush_B24_ARepeatNamesTheOriginal(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		first := s.pushOne("a")
 		s.pushOne("b")
 		for _, b := range []*Broker{s.producer, s.consumer} {
@@ -147,7 +147,7 @@ func TestPush_B30_ManyAtOnceStoreOne(t *testing.T) {
 
 func TestPush_B31_ConsumedIDsAreDuplicatesToo(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		s.pushOne("a")
 		s.consumer.AckAll(s.mustPop("", "a"))
 		if r := s.pushOne("a"); r.Status != "duplicate" {

@@ -33,7 +33,7 @@ func leavingPop(t testing.TB, b *Broker, path string) *leaver {
 
 func TestGone_A9_B76_AParkedClientTakesNothing(t *testing.T) {
 	t.Parallel()
-	eachScene(t, deaf, func(t *testing.T, s *scene) {
+	eachScene(t, deaf, func(t testing.TB, s *scene) {
 		s.mustNothing("")
 		path := "/api/v1/pop/queue/" + s.queue
 		if s.pinned {

@@ -8,7 +8,7 @@ import (
 
 func TestHold_B170_DelayedProcessing(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		s.producer.Configure(s.queue, map[string]any{"delayedProcessing": 2})
 		s.mustNothing("")
 		s.push(2)
@@ -26,7 +26,7 @@ func TestHold_B170_DelayedProcessing(t *testing.T) {
 
 func TestHold_B171_ALongPollReturnsAtTheInstant(t *testing.T) {
 	t.Parallel()
-	eachScene(t, deaf, func(t *testing.T, s *scene) {
+	eachScene(t, deaf, func(t testing.TB, s *scene) {
 		s.producer.Configure(s.queue, map[string]any{"delayedProcessing": 1})
 		early := async(func() *PopAnswer { return s.popBy(s.third, "wait=true&timeout=15000&autoAck=true") })
 		parked(t, s.third, s.queue, 1)
@@ -46,7 +46,7 @@ func TestHold_B171_ALongPollReturnsAtTheInstant(t *testing.T) {
 
 func TestHold_B172_ChangingTheDelay(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		s.push(2)
 		s.producer.Configure(s.queue, map[string]any{"delayedProcessing": 300})
 		s.mustNothing("")
@@ -58,7 +58,7 @@ func TestHold_B172_ChangingTheDelay(t *testing.T) {
 
 func TestHold_B172_LoweringTheDelayWakes(t *testing.T) {
 	t.Parallel()
-	eachScene(t, deaf, func(t *testing.T, s *scene) {
+	eachScene(t, deaf, func(t testing.TB, s *scene) {
 		s.producer.Configure(s.queue, map[string]any{"delayedProcessing": 300})
 		s.push(2)
 		got := async(func() *PopAnswer { return s.popBy(s.third, "wait=true&timeout=15000") })
@@ -109,7 +109,7 @@ func TestHold_DelayShowsTheNewestVisibleUnderConflation(t *testing.T) {
 
 func TestHold_B173_B174_WindowBuffer(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		s.producer.Configure(s.queue, map[string]any{"windowBuffer": 2})
 		s.producer.PushN(s.queue, "other", "other", 1)
 		time.Sleep(1100 * time.Millisecond)
@@ -128,7 +128,7 @@ func TestHold_B173_B174_WindowBuffer(t *testing.T) {
 
 func TestHold_B175_ASteadyWriterDoesNotStarve(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		s.producer.Configure(s.queue, map[string]any{"windowBuffer": 1})
 		start := time.Now()
 		stop := make(chan struct{})

@@ -10,7 +10,7 @@ import (
 
 func TestInvariant_B1_B6_OneBatchAmongTwentyWorkers(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		s.push(10)
 		s.mustPop("batch=1&autoAck=true", "m-0") // registers the group
 		got := make(chan *PopAnswer, 20)
@@ -98,7 +98,7 @@ func TestInvariant_B3_B4_OneOrderForAll(t *testing.T) {
 
 func TestInvariant_B5_TheCursorOnlyMovesOn(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		s.push(6)
 		first := s.mustPop("batch=4&leaseSeconds=1", ids("m", 0, 4)...)
 		s.consumer.Ack(first.ConsumerGroup, first.Messages[2].Ack("completed", ""))
@@ -118,7 +118,7 @@ func TestInvariant_B5_TheCursorOnlyMovesOn(t *testing.T) {
 
 func TestInvariant_B7_ConsumingRemovesNothing(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		s.push(3)
 		s.consumer.AckAll(s.mustPop("", ids("m", 0, 3)...))
 		s.pushOne("x")

@@ -17,7 +17,7 @@ const prompt = time.Second
 
 func TestLongPoll_B53_B56_TheDeadline(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		s.push(1)
 		s.mustPop("autoAck=true", "m-0")
 		for _, c := range []struct {
@@ -75,7 +75,7 @@ func TestLongPoll_B37_B54_APushWakes(t *testing.T) {
 
 func TestLongPoll_B55_B114_AnAckWakes(t *testing.T) {
 	t.Parallel()
-	eachScene(t, deaf, func(t *testing.T, s *scene) {
+	eachScene(t, deaf, func(t testing.TB, s *scene) {
 		for _, status := range []string{"completed", "failed", "retry", "dlq"} {
 			s.producer.PushN(s.queue, partition, status, 4)
 			p := s.mustPop("batch=2", ids(status, 0, 2)...)
@@ -103,7 +103,7 @@ func TestLongPoll_B55_B114_AnAckWakes(t *testing.T) {
 
 func TestLongPoll_B67_ExpiryIsSeenWithoutAPush(t *testing.T) {
 	t.Parallel()
-	eachScene(t, deaf, func(t *testing.T, s *scene) {
+	eachScene(t, deaf, func(t testing.TB, s *scene) {
 		s.push(2)
 		start := time.Now()
 		s.mustPop("leaseSeconds=1", ids("m", 0, 2)...)

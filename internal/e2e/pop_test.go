@@ -33,7 +33,7 @@ func TestPop_B39_BadParametersAreRefused(t *testing.T) {
 
 func TestPop_B40_B41_InOffsetOrder(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		s.mustNothing("")
 		res := s.push(4)
 		p := s.mustPop("", "m-0", "m-1", "m-2", "m-3")
@@ -55,7 +55,7 @@ func TestPop_B40_B41_InOffsetOrder(t *testing.T) {
 
 func TestPop_B42_ABatchIsLeasedUntilItIsDone(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		s.push(5)
 		p := s.mustPop("batch=3", ids("m", 0, 3)...)
 		for _, b := range []*Broker{s.consumer, s.third} {
@@ -127,7 +127,7 @@ func TestPop_B44_ThePinnedRouteClaimsOnePartition(t *testing.T) {
 
 func TestPop_B45_B2_GroupsAreApart(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		s.push(3)
 		mine := s.mustPop("", ids("m", 0, 3)...)
 		other := s.consumer.Pop(s.queue, "consumerGroup=other&subscriptionMode=all")
@@ -155,7 +155,7 @@ func TestPop_B45_B2_GroupsAreApart(t *testing.T) {
 
 func TestPop_B47_ExpiryRedeliversAndCounts(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		s.push(4)
 		p := s.mustPop("batch=3&leaseSeconds=1", ids("m", 0, 3)...)
 		s.consumer.Ack(p.ConsumerGroup, p.Messages[0].Ack("completed", ""))
@@ -233,7 +233,7 @@ func TestPop_B51_B52_CommitAtDelivery(t *testing.T) {
 	t.Parallel()
 	for _, flag := range []string{"autoAck", "commitOnDelivery"} {
 		t.Run(flag, func(t *testing.T) {
-			eachScene(t, nil, func(t *testing.T, s *scene) {
+			eachScene(t, nil, func(t testing.TB, s *scene) {
 				s.push(5)
 				p := s.mustPop("batch=3&"+flag+"=true", ids("m", 0, 3)...)
 				for _, m := range p.Messages {
@@ -314,7 +314,7 @@ func TestPop_B69_AnUnknownPartitionIsNotMade(t *testing.T) {
 
 func TestPop_B78_TheRemovedHeadIsPassedOver(t *testing.T) {
 	t.Parallel()
-	eachScene(t, []string{"RETENTION_INTERVAL=100"}, func(t *testing.T, s *scene) {
+	eachScene(t, []string{"RETENTION_INTERVAL=100"}, func(t testing.TB, s *scene) {
 		s.producer.Configure(s.queue, map[string]any{"retentionEnabled": true, "retentionSeconds": 2})
 		s.push(3)
 		s.mustPop("batch=1&leaseSeconds=1", "m-0") // the cursor is inside what goes

@@ -25,38 +25,51 @@ type scene struct {
 
 const partition = "p"
 
-// eachScene runs a test in all eight of them, on two fleets. These start with
-// the first scene that runs, not with the test: tests that wait for their
-// subtests do not count as running, and all of them at once would use up the
-// connections.
-func eachScene(t *testing.T, env []string, test func(t *testing.T, s *scene)) {
+// eachScene runs a test in all eight of them at once, on two fleets. They are no
+// parallel subtests: tests that wait for those do not count as running, and the
+// fleets of all of them at once would use up the connections.
+func eachScene(t *testing.T, env []string, test func(t testing.TB, s *scene)) {
 	t.Helper()
 	env = append([]string{"DB_POOL_SIZE=5"}, env...)
-	one := sync.OnceValue(func() *Fleet { return Start(t, Options{Env: env}) })
-	two := sync.OnceValue(func() *Fleet { return Start(t, Options{Brokers: 2, Env: env}) })
-	t.Run("scenes", func(t *testing.T) {
-		for i := range 8 {
-			start, s := one, &scene{queue: fmt.Sprintf("scene-%d", i), pinned: i&1 != 0}
-			name := "wildcard"
-			if s.pinned {
-				name = "pinned"
-			}
-			if i&2 != 0 {
-				s.group, name = "workers", name+",group"
-			}
-			if i&4 != 0 {
-				start, name = two, name+",two brokers"
-			}
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				fleet := start()
-				s.t, s.producer = t, fleet.Brokers[0].In(t)
-				s.consumer = fleet.Brokers[len(fleet.Brokers)-1].In(t)
-				s.third = s.producer
-				test(t, s)
-			})
+	one := Start(t, Options{Env: env})
+	two := Start(t, Options{Brokers: 2, Env: env})
+	var wg sync.WaitGroup
+	for i := range 8 {
+		fleet, s := one, &scene{queue: fmt.Sprintf("scene-%d", i), pinned: i&1 != 0}
+		name := "wildcard"
+		if s.pinned {
+			name = "pinned"
 		}
-	})
+		if i&2 != 0 {
+			s.group, name = "workers", name+", group"
+		}
+		if i&4 != 0 {
+			fleet, name = two, name+", two brokers"
+		}
+		named := &namedTB{t, name}
+		s.t, s.producer = named, fleet.Brokers[0].In(named)
+		s.consumer = fleet.Brokers[len(fleet.Brokers)-1].In(named)
+		s.third = s.producer
+		wg.Go(func() { test(named, s) })
+	}
+	wg.Wait()
+}
+
+// namedTB says in which scene something failed. A fatal failure ends the scene's
+// goroutine, and the test with the others.
+type namedTB struct {
+	testing.TB
+	name string
+}
+
+func (n *namedTB) Errorf(format string, args ...any) {
+	n.Helper()
+	n.TB.Errorf("%s: "+format, append([]any{n.name}, args...)...)
+}
+
+func (n *namedTB) Fatalf(format string, args ...any) {
+	n.Helper()
+	n.TB.Fatalf("%s: "+format, append([]any{n.name}, args...)...)
 }
 
 // query completes a query string with the group of the scene.

@@ -17,7 +17,7 @@ func TestSubscription_B60_B62_WhereAGroupStarts(t *testing.T) {
 		"subscriptionMode=all": true, "subscriptionMode=banana": true, "subscriptionMode=NEW": true,
 		"subscriptionMode=new&subscriptionFrom=2001-01-01T00:00:00Z": true,
 	}
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		if s.group == "" {
 			return // B66
 		}
@@ -91,7 +91,7 @@ func TestSubscription_B63_FromAnInstant(t *testing.T) {
 
 func TestSubscription_B64_TheFirstContactDecides(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		if s.group == "" {
 			return
 		}
@@ -144,7 +144,7 @@ func TestSubscription_B65_B66_LaterPartitions(t *testing.T) {
 
 func TestSubscription_B68_APopMakesTheQueue(t *testing.T) {
 	t.Parallel()
-	eachScene(t, nil, func(t *testing.T, s *scene) {
+	eachScene(t, nil, func(t testing.TB, s *scene) {
 		if s.group != "" {
 			s.mustNothing("subscriptionMode=new")
 		} else {
