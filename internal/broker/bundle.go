@@ -90,6 +90,8 @@ type bundleAcks struct {
 	steps []bundleStep
 	j     *judgement
 	spans map[mq.CursorKey]*mq.Span
+
+	cursors map[mq.CursorKey]bool // those of the steps
 }
 
 // bundleStep is one ack, on its cursor.
@@ -198,7 +200,7 @@ func (bd *bundle) prepareAcks(ctx context.Context) error {
 		if !ok {
 			at = len(bd.acks)
 			index[id.Queue] = at
-			bd.acks = append(bd.acks, bundleAcks{queue: id.Queue, spans: map[mq.CursorKey]*mq.Span{}})
+			bd.acks = append(bd.acks, bundleAcks{queue: id.Queue, spans: map[mq.CursorKey]*mq.Span{}, cursors: map[mq.CursorKey]bool{}})
 			bd.work.Acks = append(bd.work.Acks, mq.AckQuery{QueueID: id.Queue})
 		}
 		bd.acks[at].add(&bd.work.Acks[at], bundleStep{op: i, key: mq.CursorKey{Partition: id.Partition, Group: g.ID}}, mq.HashID(a.TransactionID).Key)
@@ -210,11 +212,8 @@ func (bd *bundle) prepareAcks(ctx context.Context) error {
 }
 
 func (as *bundleAcks) add(query *mq.AckQuery, step bundleStep, id mq.UUID) {
-	known := false
-	for _, c := range query.Cursors {
-		known = known || c == step.key
-	}
-	if !known {
+	if !as.cursors[step.key] {
+		as.cursors[step.key] = true
 		query.Cursors = append(query.Cursors, step.key)
 	}
 	query.IDs = append(query.IDs, mq.AckID{Partition: step.key.Partition, Key: id})
