@@ -4,10 +4,10 @@
 -- name: ProbeIDs :many
 -- Caller: broker bundle, after LockPartitions, so that nobody can store one of
 -- the ids meanwhile. Answers a row per item: its partition (NULL: it does not
--- exist, or was not there to be locked) and the offset of a message that holds
--- its id inside the dedup window (NULL: none). Plan: partitions_name_key and the
--- id index.
-SELECT i.ord::int AS ord, p.id AS partition_id, d.message_offset
+-- exist, or was not there to be locked), the offset of a message that holds its
+-- id inside the dedup window (NULL: none), and the class its id goes to. Plan:
+-- partitions_name_key and the id index.
+SELECT i.ord::int AS ord, p.id AS partition_id, d.message_offset, q.id_class
 FROM (SELECT unnest(@ords::int[]) AS ord, unnest(@names::text[]) AS name,
              unnest(@hashes::uuid[]) AS id_hash, unnest(@probes::bool[]) AS probe) i
 CROSS JOIN queen.queues q

@@ -174,3 +174,22 @@ func TestBundle_WhatWasMadeAnew(t *testing.T) {
 		rollsBack(b, "rejected_ack", ops(groupAcks{"g", pick(p, "0")}))
 	}
 }
+
+// Ids are kept by class, and the class follows from the options as they are,
+// not as a broker remembers them.
+func TestBundle_B126_ChangedWindow(t *testing.T) {
+	t.Parallel()
+	f := Start(t, Options{})
+	b, pool := f.One(), f.DB.Pool(t)
+	commits(b, ops(Item{Queue: "q", TransactionID: "a"}))
+	// Behind the broker's back.
+	if _, err := pool.Exec(t.Context(), `UPDATE queen.queues SET dedup_window_seconds = 86000, id_class = 1, id_class_before = 0, version = version + 1`); err != nil {
+		t.Fatal(err)
+	}
+	rollsBack(b, "duplicate", ops(Item{Queue: "q", TransactionID: "b"}, Item{Queue: "q", TransactionID: "a"}))
+	commits(b, ops(Item{Queue: "q", TransactionID: "b"}))
+	var class int
+	if err := pool.QueryRow(t.Context(), `SELECT window_class FROM queen.message_ids WHERE message_offset = 1`).Scan(&class); err != nil || class != 1 {
+		t.Errorf("the id went to class %d, %v", class, err)
+	}
+}

@@ -190,7 +190,7 @@ func readBundleLocks(br pgx.BatchResults, w *mq.BundleWork) (*mq.BundleLocked, e
 	}
 	out := &mq.BundleLocked{}
 	for i := range w.Pushes {
-		probes, err := readProbes(br, len(w.Pushes[i].Messages))
+		probes, err := readProbes(br, &w.Pushes[i])
 		if err != nil {
 			return nil, err
 		}
@@ -206,8 +206,10 @@ func readBundleLocks(br pgx.BatchResults, w *mq.BundleWork) (*mq.BundleLocked, e
 	return out, nil
 }
 
-func readProbes(br pgx.BatchResults, n int) ([]mq.BundleProbe, error) {
-	probes := make([]mq.BundleProbe, n)
+// readProbes also brings up to date where the ids of the push go: a broker may
+// not have heard yet that the options of the queue changed.
+func readProbes(br pgx.BatchResults, p *mq.BundlePush) ([]mq.BundleProbe, error) {
+	probes := make([]mq.BundleProbe, len(p.Messages))
 	for i := range probes {
 		probes[i] = mq.BundleProbe{Missing: true, Stored: -1} // no row: the queue is gone
 	}
@@ -217,13 +219,15 @@ func readProbes(br pgx.BatchResults, n int) ([]mq.BundleProbe, error) {
 	}
 	var ord int32
 	var partition, stored *int64
-	_, err = pgx.ForEachRow(rows, []any{&ord, &partition, &stored}, func() error {
+	info := *p.Queue
+	_, err = pgx.ForEachRow(rows, []any{&ord, &partition, &stored, &info.IDClass}, func() error {
 		probes[ord].Missing = partition == nil
 		if stored != nil {
 			probes[ord].Stored = *stored
 		}
 		return nil
 	})
+	p.Queue = &info
 	return probes, err
 }
 

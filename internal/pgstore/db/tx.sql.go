@@ -11,7 +11,7 @@ import (
 
 const ProbeIDs = `-- name: ProbeIDs :many
 
-SELECT i.ord::int AS ord, p.id AS partition_id, d.message_offset
+SELECT i.ord::int AS ord, p.id AS partition_id, d.message_offset, q.id_class
 FROM (SELECT unnest($1::int[]) AS ord, unnest($2::text[]) AS name,
              unnest($3::uuid[]) AS id_hash, unnest($4::bool[]) AS probe) i
 CROSS JOIN queen.queues q
@@ -43,15 +43,16 @@ type ProbeIDsRow struct {
 	Ord           int32
 	PartitionID   int64
 	MessageOffset int64
+	IDClass       int16
 }
 
 // A bundle: acks, pushes and riders in one transaction. Its lock order is that
 // of the whole broker: kv keys, timers, partitions by (queue, id), cursors.
 // Caller: broker bundle, after LockPartitions, so that nobody can store one of
 // the ids meanwhile. Answers a row per item: its partition (NULL: it does not
-// exist, or was not there to be locked) and the offset of a message that holds
-// its id inside the dedup window (NULL: none). Plan: partitions_name_key and the
-// id index.
+// exist, or was not there to be locked), the offset of a message that holds its
+// id inside the dedup window (NULL: none), and the class its id goes to. Plan:
+// partitions_name_key and the id index.
 func (q *Queries) ProbeIDs(ctx context.Context, arg ProbeIDsParams) ([]ProbeIDsRow, error) {
 	rows, err := q.db.Query(ctx, ProbeIDs,
 		arg.Ords,
@@ -67,7 +68,12 @@ func (q *Queries) ProbeIDs(ctx context.Context, arg ProbeIDsParams) ([]ProbeIDsR
 	var items []ProbeIDsRow
 	for rows.Next() {
 		var i ProbeIDsRow
-		if err := rows.Scan(&i.Ord, &i.PartitionID, &i.MessageOffset); err != nil {
+		if err := rows.Scan(
+			&i.Ord,
+			&i.PartitionID,
+			&i.MessageOffset,
+			&i.IDClass,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
