@@ -38,6 +38,15 @@ var spread = map[string]string{
 	"PrepareStep":         "settings of a transaction",
 	"ReadSafeTime":        "looks at sessions, not at data",
 	"ReadClock":           "looks at no data",
+	"LockKV":              "locks of keys, which are spread by tenant if at all",
+	"ReadKV":              "a tenant's keys",
+	"DrawKVVersions":      "looks at no data",
+	"PutKV":               "a tenant's keys",
+	"DeleteKV":            "a tenant's keys",
+	"ListKVNamespaces":    "a tenant's keys",
+	"PruneKV":             "expired keys of all tenants",
+	"ReadSettings":        "a few rows for the whole fleet",
+	"SaveSettings":        "a few rows for the whole fleet",
 }
 
 func everyStatement(t *testing.T) []Statement {

@@ -67,6 +67,8 @@ type Store interface {
 	SafeTime(ctx context.Context, floor time.Duration) (mq.SafeTime, error)
 	MessageDetail(ctx context.Context, q *mq.QueueInfo, p mq.PartitionID, transactionID string) (*mq.MessageDetail, error)
 
+	KVStore
+
 	Ping(ctx context.Context) error
 }
 
@@ -93,6 +95,7 @@ type Config struct {
 	RecheckInterval, RecheckMax time.Duration
 	RecheckThreshold            int
 	RecheckFactor               float64
+	KV                          KVConfig
 	Logger                      *slog.Logger
 }
 
@@ -118,6 +121,7 @@ type Broker struct {
 	floors *floors
 	bells  *bells
 	chores *chores
+	kv     *kvGate
 	lot    *park.Lot[popKey, int64, popRequest, *mq.Delivery]
 	pushes batch.Lanes[*pushRun]
 	acks   batch.Lanes[*ackUnit]
@@ -129,7 +133,7 @@ func New(store Store, waker Waker, metrics Metrics, cfg Config) *Broker {
 	b := &Broker{
 		store: store, waker: waker, metrics: metrics, cfg: cfg, log: cfg.Logger,
 		seed: maphash.MakeSeed(), cache: newCache(cfg.CacheTTL), floors: newFloors(), bells: newBells(),
-		chores: newChores(),
+		chores: newChores(), kv: newKVGate(cfg.KV),
 	}
 	b.lot = park.New(park.Config[popKey, int64, popRequest, *mq.Delivery]{
 		Topic:    func(k popKey) int64 { return k.queue },

@@ -48,6 +48,8 @@ type Config struct {
 	PartitionCleanup   bool          // QUEEN_PARTITION_CLEANUP_ENABLED
 	PartitionIdleDays  int           // PARTITION_CLEANUP_DAYS
 
+	KV KV
+
 	LogLevel slog.Level // LOG_LEVEL
 	LogJSON  bool       // QUEEN_LOG_JSON
 	// ProfileAddr serves the Go profiler; empty means nowhere.
@@ -65,6 +67,16 @@ type PopWait struct {
 	BackoffThreshold int           // POP_WAIT_BACKOFF_THRESHOLD: looks before the interval grows
 	Multiplier       float64       // POP_WAIT_BACKOFF_MULTIPLIER
 	MaxInterval      time.Duration // POP_WAIT_MAX_INTERVAL_MS
+}
+
+// KV bounds the key/value store.
+type KV struct {
+	MaxValueBytes int     // QUEEN_KV_MAX_VALUE_BYTES
+	MaxReadBytes  int64   // QUEEN_KV_MAX_READ_BYTES
+	MaxOps        int     // QUEEN_KV_MAX_OPS_PER_CALL
+	MaxKeys       int     // QUEEN_KV_MAX_KEYS_PER_CALL
+	WriteRate     float64 // QUEEN_KV_WRITE_RATE
+	ReadRate      float64 // QUEEN_KV_READ_RATE
 }
 
 // SubscriptionMode says where a consumer group starts that is new to a queue.

@@ -44,7 +44,7 @@ func (s setting) find(env map[string]string, flags *pflag.FlagSet) (name, text s
 // settings is the whole list, bound to the fields of c. The order is the order
 // in which they are printed.
 func settings(c *Config, pg *postgresParts) []setting {
-	return append(append(connections(c, pg), serving(c)...), background(c)...)
+	return slices.Concat(connections(c, pg), serving(c), keyValue(c), background(c))
 }
 
 func connections(c *Config, pg *postgresParts) []setting {
@@ -83,6 +83,17 @@ func serving(c *Config) []setting {
 		integer(&c.PopWait.BackoffThreshold, 0, 1000000, "3", "looks before that interval grows", "POP_WAIT_BACKOFF_THRESHOLD"),
 		factor(&c.PopWait.Multiplier, 1, 100, "2.0", "by how much it grows", "POP_WAIT_BACKOFF_MULTIPLIER"),
 		millis(&c.PopWait.MaxInterval, 1, "1000", "its limit, in ms", "POP_WAIT_MAX_INTERVAL_MS"),
+	}
+}
+
+func keyValue(c *Config) []setting {
+	return []setting{
+		integer(&c.KV.MaxValueBytes, 1, 16<<20, "65536", "largest value, as JSON without spaces", "QUEEN_KV_MAX_VALUE_BYTES"),
+		integer(&c.KV.MaxReadBytes, 1024, 1<<30, "4194304", "bytes of values that one call reads; the rest is left to another page", "QUEEN_KV_MAX_READ_BYTES"),
+		integer(&c.KV.MaxOps, 1, 4096, "256", "operations of one call", "QUEEN_KV_MAX_OPS_PER_CALL"),
+		integer(&c.KV.MaxKeys, 1, 4096, "1024", "keys that one call names", "QUEEN_KV_MAX_KEYS_PER_CALL"),
+		factor(&c.KV.WriteRate, 0, 1e9, "100", "writing calls a second of one tenant at this broker, in bursts of twice that; 0 is no limit", "QUEEN_KV_WRITE_RATE"),
+		factor(&c.KV.ReadRate, 0, 1e9, "200", "reading calls a second of one tenant at this broker, in bursts of twice that; 0 is no limit", "QUEEN_KV_READ_RATE"),
 	}
 }
 

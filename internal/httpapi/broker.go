@@ -14,6 +14,7 @@ type Broker interface {
 	GroupAdmin
 	DeadLetterAdmin
 	Reading
+	State
 	// Ping makes a round trip to the store.
 	Ping(ctx context.Context) error
 }

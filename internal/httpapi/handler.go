@@ -33,6 +33,7 @@ type Options struct {
 	MaxInflightBytes int64         // of all requests being handled; default four bodies
 	DefaultTimeout   time.Duration // of a waiting pop that names none; default 30 s
 	DefaultStart     mq.StartMode  // of a group that names none
+	KV               mq.KVLimits   // of a call to the key/value store
 	Version          string
 	Logger           *slog.Logger
 	Metrics          Metrics
@@ -58,6 +59,9 @@ func New(b Broker, o Options) http.Handler {
 	}
 	if o.DefaultTimeout <= 0 {
 		o.DefaultTimeout = 30 * time.Second
+	}
+	if o.KV == (mq.KVLimits{}) {
+		o.KV = mq.DefaultKVLimits
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

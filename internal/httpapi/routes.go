@@ -23,6 +23,10 @@ const consuming = "GET, not HEAD"
 // router tries them in order. A GET is answered to HEAD too, except where it
 // consumes.
 func (s *server) routes() []route {
+	return append(s.logRoutes(), s.kvRoutes()...)
+}
+
+func (s *server) logRoutes() []route {
 	return []route{
 		{"POST", "/api/v1/push", s.push},
 		{consuming, "/api/v1/pop/queue/{queue}", s.popQueue},
@@ -67,6 +71,11 @@ func (s *server) routes() []route {
 	}
 }
 
+// patterns says what a place in a path takes when it is not one segment that is
+// not empty. A queue may be named by the empty string, and so may what has its
+// own error for it; a key is all the rest of the path.
+var patterns = strings.NewReplacer("{queue}", "{queue:[^/]*}", "{ns}", "{ns:[^/]*}", "{key}", "{key:.*}")
+
 // router registers the routes on the escaped path, uncleaned, so that a name
 // may hold %2F, a dot segment or a double slash.
 func (s *server) router() http.Handler {
@@ -79,9 +88,7 @@ func (s *server) router() http.Handler {
 		case http.MethodGet:
 			methods = append(methods, http.MethodHead)
 		}
-		// A queue may be named by the empty string.
-		pattern := strings.ReplaceAll(rt.path, "{queue}", "{queue:[^/]*}")
-		m.Handle(pattern, s.serve(rt.path, rt.handle)).Methods(methods...)
+		m.Handle(patterns.Replace(rt.path), s.serve(rt.path, rt.handle)).Methods(methods...)
 	}
 	m.NotFoundHandler = s.serve("none", noSuchRoute)
 	m.MethodNotAllowedHandler = s.serve("none", func(_ *response, r *http.Request) error {

@@ -30,6 +30,8 @@ type Store interface {
 	EnsureIDSlices(ctx context.Context) error
 	ExpireIDs(ctx context.Context) (dropped int, err error)
 
+	PruneKV(ctx context.Context, limit int) (removed int, err error)
+
 	QueueIDs(ctx context.Context, after int64, limit int) ([]int64, error)
 	DropIdlePartitions(ctx context.Context, queue, after int64, days int32, limit int) (next int64, dropped int, err error)
 	SweepDropped(ctx context.Context, limit int) (removed int, err error)
@@ -47,6 +49,7 @@ type Config struct {
 	// For tests; their defaults are right for everybody else.
 	IDInterval   time.Duration // 1 min
 	IdleInterval time.Duration // 1 min
+	KVInterval   time.Duration // 10 s
 	Lease        time.Duration // of a loop; 3 intervals of it, at least 1 min
 }
 
@@ -55,6 +58,7 @@ const (
 	defaultBatchSize         = 1000
 	defaultIdleDays          = 30
 	defaultSlowInterval      = time.Minute
+	defaultKVInterval        = 10 * time.Second
 	// A step begins with half of the lease left at least, and no statement
 	// takes longer than half a minute.
 	minLease = time.Minute
@@ -80,6 +84,7 @@ func New(store Store, cfg Config) *Janitor {
 	setDefault(&cfg.IdleDays, defaultIdleDays)
 	setDefault(&cfg.IDInterval, defaultSlowInterval)
 	setDefault(&cfg.IdleInterval, defaultSlowInterval)
+	setDefault(&cfg.KVInterval, defaultKVInterval)
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
@@ -104,6 +109,7 @@ func (j *Janitor) loops() []loop {
 		{"retention", j.cfg.RetentionInterval, j.retain},
 		{"dropped_queues", j.cfg.RetentionInterval, j.sweep},
 		{"message_ids", j.cfg.IDInterval, j.expireIDs},
+		{"kv", j.cfg.KVInterval, j.pruneKV},
 	}
 	if j.cfg.PartitionCleanup {
 		all = append(all, loop{"idle_partitions", j.cfg.IdleInterval, j.dropIdle})

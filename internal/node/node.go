@@ -87,6 +87,7 @@ func (n *Node) start(ctx context.Context, cfg config.Config, version string, log
 	}
 	n.handler = httpapi.New(n.broker, httpapi.Options{
 		MaxBodyBytes: cfg.MaxBodyBytes, MaxInflightBytes: cfg.MaxInflight, DefaultTimeout: cfg.PopTimeout,
+		KV:           mq.KVLimits{Ops: cfg.KV.MaxOps, Keys: cfg.KV.MaxKeys, ValueBytes: cfg.KV.MaxValueBytes},
 		DefaultStart: startMode(cfg), Version: version, Logger: log, Metrics: metrics,
 		MetricsHandler: metrics.Handler(), Draining: n.draining.Load,
 	})
@@ -168,7 +169,18 @@ func brokerConfig(cfg config.Config, log *slog.Logger) broker.Config {
 		CacheTTL: cfg.CacheRefresh, FetchSafeFloor: cfg.FetchSafeFloor,
 		RecheckInterval: cfg.PopWait.InitialInterval, RecheckMax: cfg.PopWait.MaxInterval,
 		RecheckThreshold: cfg.PopWait.BackoffThreshold, RecheckFactor: cfg.PopWait.Multiplier, Logger: log,
+		KV: broker.KVConfig{
+			ReadBytes: cfg.KV.MaxReadBytes, WriteRate: unlimited(cfg.KV.WriteRate), ReadRate: unlimited(cfg.KV.ReadRate),
+		},
 	}
+}
+
+// unlimited turns the operator's 0 into the broker's no limit.
+func unlimited(rate float64) float64 {
+	if rate == 0 {
+		return -1
+	}
+	return rate
 }
 
 func janitorConfig(cfg config.Config, log *slog.Logger) janitor.Config {

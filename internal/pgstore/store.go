@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/queenmq-go/queenmq/internal/pgstore/db"
 	"github.com/queenmq-go/queenmq/internal/pgstore/migrate"
@@ -37,6 +38,7 @@ type Config struct {
 type Store struct {
 	hot     *pgxpool.Pool
 	cold    *pgxpool.Pool
+	kv      *semaphore.Weighted // turns of calls to the key/value store
 	timeout time.Duration
 }
 
@@ -68,7 +70,7 @@ var hotSettings = map[string]string{
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	size := max(cfg.PoolSize, 2)
 	cold := min(coldShare, max(size/4, 1))
-	s := &Store{timeout: cfg.StmtTimeout}
+	s := &Store{timeout: cfg.StmtTimeout, kv: newKVTurns(size - cold)}
 	if s.timeout <= 0 {
 		s.timeout = 30 * time.Second
 	}
