@@ -354,6 +354,10 @@ func (l *Lot[K, T, R, A]) turnAway(ln *line[K, R, A], w *waiter[R, A], res Resul
 	}
 }
 
+// heldPause is when to look again for what is due but was not given out, because
+// somebody else has a hand on it. That may be for long, so not without a pause.
+const heldPause = 10 * time.Millisecond
+
 // rest sets the alarm of a line whose requests are parked.
 func (l *Lot[K, T, R, A]) rest(ln *line[K, R, A], next time.Duration) {
 	if ln.queue.Len() == 0 {
@@ -368,9 +372,12 @@ func (l *Lot[K, T, R, A]) rest(ln *line[K, R, A], next time.Duration) {
 	ln.empty++
 	// Many lines must not look at the same instant.
 	d -= time.Duration(rand.Int64N(int64(d)/8 + 1))
-	if next >= 0 {
+	switch {
+	case next > 0:
 		// The instant itself is not due yet: a little later it is.
 		d = min(d, next+time.Millisecond)
+	case next == 0:
+		d = min(d, heldPause)
 	}
 	ln.timer = time.AfterFunc(d, func() {
 		l.mu.Lock()
