@@ -69,6 +69,8 @@ type Store interface {
 
 	KVStore
 
+	TimerStore
+
 	Ping(ctx context.Context) error
 }
 
@@ -121,6 +123,7 @@ type Broker struct {
 	floors *floors
 	bells  *bells
 	chores *chores
+	timers *timerClock
 	kv     *kvGate
 	lot    *park.Lot[popKey, int64, popRequest, *mq.Delivery]
 	pushes batch.Lanes[*pushRun]
@@ -133,7 +136,7 @@ func New(store Store, waker Waker, metrics Metrics, cfg Config) *Broker {
 	b := &Broker{
 		store: store, waker: waker, metrics: metrics, cfg: cfg, log: cfg.Logger,
 		seed: maphash.MakeSeed(), cache: newCache(cfg.CacheTTL), floors: newFloors(), bells: newBells(),
-		chores: newChores(), kv: newKVGate(cfg.KV),
+		chores: newChores(), timers: newTimerClock(), kv: newKVGate(cfg.KV),
 	}
 	b.lot = park.New(park.Config[popKey, int64, popRequest, *mq.Delivery]{
 		Topic:    func(k popKey) int64 { return k.queue },

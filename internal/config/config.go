@@ -50,6 +50,9 @@ type Config struct {
 
 	KV KV
 
+	TimerPayload int           // QUEEN_TIMERS_MAX_PAYLOAD_BYTES
+	TimerHorizon time.Duration // QUEEN_TIMERS_MAX_HORIZON_S
+
 	LogLevel slog.Level // LOG_LEVEL
 	LogJSON  bool       // QUEEN_LOG_JSON
 	// ProfileAddr serves the Go profiler; empty means nowhere.

@@ -38,6 +38,7 @@ func TestDefaults(t *testing.T) {
 		KV: KV{
 			MaxValueBytes: 65536, MaxReadBytes: 4 << 20, MaxOps: 256, MaxKeys: 1024, WriteRate: 100, ReadRate: 200,
 		},
+		TimerPayload: 1 << 20, TimerHorizon: 90 * 24 * time.Hour,
 		CacheRefresh: time.Minute, FetchSafeFloor: 30 * time.Second,
 		RetentionInterval: 5 * time.Second, RetentionBatchSize: 1000,
 		PartitionCleanup: true, PartitionIdleDays: 30,

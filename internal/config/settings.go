@@ -44,7 +44,7 @@ func (s setting) find(env map[string]string, flags *pflag.FlagSet) (name, text s
 // settings is the whole list, bound to the fields of c. The order is the order
 // in which they are printed.
 func settings(c *Config, pg *postgresParts) []setting {
-	return slices.Concat(connections(c, pg), serving(c), keyValue(c), background(c))
+	return slices.Concat(connections(c, pg), serving(c), keyValue(c), timers(c), background(c))
 }
 
 func connections(c *Config, pg *postgresParts) []setting {
@@ -94,6 +94,13 @@ func keyValue(c *Config) []setting {
 		integer(&c.KV.MaxKeys, 1, 4096, "1024", "keys that one call names", "QUEEN_KV_MAX_KEYS_PER_CALL"),
 		factor(&c.KV.WriteRate, 0, 1e9, "100", "writing calls a second of one tenant at this broker, in bursts of twice that; 0 is no limit", "QUEEN_KV_WRITE_RATE"),
 		factor(&c.KV.ReadRate, 0, 1e9, "200", "reading calls a second of one tenant at this broker, in bursts of twice that; 0 is no limit", "QUEEN_KV_READ_RATE"),
+	}
+}
+
+func timers(c *Config) []setting {
+	return []setting{
+		integer(&c.TimerPayload, 1, 16<<20, "1048576", "largest payload of a timer, decoded", "QUEEN_TIMERS_MAX_PAYLOAD_BYTES"),
+		seconds(&c.TimerHorizon, 1, "7776000", "longest delay of a timer, in s", "QUEEN_TIMERS_MAX_HORIZON_S"),
 	}
 }
 

@@ -74,6 +74,21 @@ func millis(to *time.Duration, lowest int64, byDefault, help string, names ...st
 	}
 }
 
+// longestSeconds is ten years.
+const longestSeconds = 10 * 365 * 24 * 60 * 60
+
+func seconds(to *time.Duration, lowest int64, byDefault, help string, names ...string) setting {
+	return setting{
+		names: names, byDefault: byDefault, help: help,
+		parse: func(s string) error {
+			n, err := parseInteger(s, lowest, longestSeconds)
+			*to = time.Duration(n) * time.Second
+			return err
+		},
+		show: func() string { return strconv.FormatInt(int64(*to/time.Second), 10) },
+	}
+}
+
 // atMost adds a limit with a reason of its own.
 func atMost(s setting, limit string, ok func() bool) setting {
 	parse := s.parse

@@ -15,6 +15,7 @@ type Broker interface {
 	DeadLetterAdmin
 	Reading
 	State
+	TimerPlane
 	// Ping makes a round trip to the store.
 	Ping(ctx context.Context) error
 }

@@ -29,11 +29,12 @@ func (noMetrics) Messages(string, int)                       {}
 
 // Options set up the handler. The zero value of each has a default.
 type Options struct {
-	MaxBodyBytes     int64         // of one request, decoded; default 64 MiB
-	MaxInflightBytes int64         // of all requests being handled; default four bodies
-	DefaultTimeout   time.Duration // of a waiting pop that names none; default 30 s
-	DefaultStart     mq.StartMode  // of a group that names none
-	KV               mq.KVLimits   // of a call to the key/value store
+	MaxBodyBytes     int64          // of one request, decoded; default 64 MiB
+	MaxInflightBytes int64          // of all requests being handled; default four bodies
+	DefaultTimeout   time.Duration  // of a waiting pop that names none; default 30 s
+	DefaultStart     mq.StartMode   // of a group that names none
+	Timers           mq.TimerLimits // of a timer
+	KV               mq.KVLimits    // of a call to the key/value store
 	Version          string
 	Logger           *slog.Logger
 	Metrics          Metrics
@@ -60,6 +61,7 @@ func New(b Broker, o Options) http.Handler {
 	if o.DefaultTimeout <= 0 {
 		o.DefaultTimeout = 30 * time.Second
 	}
+	o.Timers = o.Timers.WithDefaults()
 	if o.KV == (mq.KVLimits{}) {
 		o.KV = mq.DefaultKVLimits
 	}

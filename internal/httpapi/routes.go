@@ -23,7 +23,7 @@ const consuming = "GET, not HEAD"
 // router tries them in order. A GET is answered to HEAD too, except where it
 // consumes.
 func (s *server) routes() []route {
-	return append(s.logRoutes(), s.kvRoutes()...)
+	return append(append(s.logRoutes(), s.kvRoutes()...), s.timerRoutes()...)
 }
 
 func (s *server) logRoutes() []route {

@@ -82,12 +82,14 @@ func (n *Node) start(ctx context.Context, cfg config.Config, version string, log
 	}
 	keeper := janitor.New(n.store, janitorConfig(cfg, log))
 	n.loops.Go(func() { keeper.Run(background) })
+	n.loops.Go(func() { n.broker.RunTimers(background) })
 	if cfg.ProfileAddr != "" {
 		n.profile(background, cfg.ProfileAddr, log)
 	}
 	n.handler = httpapi.New(n.broker, httpapi.Options{
 		MaxBodyBytes: cfg.MaxBodyBytes, MaxInflightBytes: cfg.MaxInflight, DefaultTimeout: cfg.PopTimeout,
 		KV:           mq.KVLimits{Ops: cfg.KV.MaxOps, Keys: cfg.KV.MaxKeys, ValueBytes: cfg.KV.MaxValueBytes},
+		Timers:       mq.TimerLimits{Payload: cfg.TimerPayload, Horizon: cfg.TimerHorizon},
 		DefaultStart: startMode(cfg), Version: version, Logger: log, Metrics: metrics,
 		MetricsHandler: metrics.Handler(), Draining: n.draining.Load,
 	})
