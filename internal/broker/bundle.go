@@ -12,11 +12,14 @@ import (
 // Transact runs a bundle: everything in it commits, or nothing does. A bundle
 // is never merged with another.
 func (b *Broker) Transact(ctx context.Context, in mq.Bundle) (*mq.BundleResult, error) {
-	res := &mq.BundleResult{ID: mq.NewID(), Ops: make([]mq.BundleOpResult, len(in.Ops)), FailedKV: -1}
+	res := &mq.BundleResult{ID: mq.NewID(), Ops: make([]mq.BundleOpResult, len(in.Ops))}
 	if reason, text := checkBundle(&in); reason != "" {
 		return refuse(res, reason, text), nil
 	}
-	var err error
+	err := b.admitRiders(ctx, &in)
+	if err != nil {
+		return nil, err
+	}
 	anew := false
 	for range maxPushRounds {
 		bd := &bundle{broker: b, in: &in, res: res, anew: anew}
@@ -47,6 +50,21 @@ func (b *Broker) Transact(ctx context.Context, in mq.Bundle) (*mq.BundleResult, 
 	return nil, &mq.Error{Kind: mq.KindBusy, Code: mq.CodeRetry, Message: errPushRounds.Error(), RetryAfter: 1e9, Err: err}
 }
 
+// admitRiders refuses riders that an operator has turned off. Unlike calls of
+// their own they spend nothing of a tenant's rate.
+func (b *Broker) admitRiders(ctx context.Context, in *mq.Bundle) error {
+	if in.KV != nil {
+		if err := b.KVEnabled(ctx); err != nil {
+			return err
+		}
+		in.KV.Locked, in.KV.ReadBudget = true, b.kv.cfg.ReadBytes
+	}
+	if in.Timers != nil {
+		return b.AdmitTimers(ctx, in.Timers)
+	}
+	return nil
+}
+
 func refuse(res *mq.BundleResult, reason, text string) *mq.BundleResult {
 	res.Reason, res.Error = reason, text
 	return res
@@ -54,7 +72,7 @@ func refuse(res *mq.BundleResult, reason, text string) *mq.BundleResult {
 
 // checkBundle finds what is wrong with a bundle before anything is looked up.
 func checkBundle(in *mq.Bundle) (reason, text string) {
-	if len(in.Ops) == 0 {
+	if len(in.Ops) == 0 && in.KV == nil && in.Timers == nil {
 		return mq.BundleBadRequest, mq.BundleErrNoParts
 	}
 	for i := range in.Ops {
@@ -103,7 +121,7 @@ type bundleStep struct {
 
 // prepare resolves the bundle into work for the store.
 func (bd *bundle) prepare(ctx context.Context) error {
-	bd.work = mq.BundleWork{Tenant: bd.in.Tenant, Create: bd.in.Create}
+	bd.work = mq.BundleWork{Tenant: bd.in.Tenant, KV: bd.in.KV, Timers: bd.in.Timers, Create: bd.in.Create}
 	bd.leases = collectHints(bd.in)
 	if err := bd.preparePushes(ctx); err != nil {
 		return err
@@ -237,6 +255,9 @@ func (bd *bundle) forget() {
 // finish wakes whoever waits for what was committed.
 func (bd *bundle) finish() {
 	b := bd.broker
+	if bd.work.Timers != nil {
+		b.TimersWritten(bd.work.Timers)
+	}
 	for i := range bd.work.Pushes {
 		p := &bd.work.Pushes[i]
 		b.announce(mq.Hint{Queue: p.Queue.ID, Partitions: p.Partitions})

@@ -53,7 +53,7 @@ func (h *leaseHints) holds(own string, c *mq.Cursor, rules *mq.AckRules) bool {
 	}
 }
 
-// decide judges the locked bundle: acks first, then pushes. It may run again
+// decide judges the locked bundle: acks first, then pushes, then kv. It may run again
 // when ids of a span were asked for.
 func (bd *bundle) decide(l *mq.BundleLocked) (*mq.BundleDecision, error) {
 	d := &mq.BundleDecision{Confirm: bd.confirm}
@@ -74,8 +74,23 @@ func (bd *bundle) decide(l *mq.BundleLocked) (*mq.BundleDecision, error) {
 			return d, nil
 		}
 	}
-	d.Commit = bd.pushVerdicts(l.Probes)
+	d.Commit = bd.pushVerdicts(l.Probes) && bd.kvVerdict()
 	return d, nil
+}
+
+// kvVerdict refuses the bundle when a required operation on the store is lost.
+func (bd *bundle) kvVerdict() bool {
+	kv := bd.work.KV
+	if kv == nil {
+		return true
+	}
+	kv.Evaluate()
+	if kv.Failed == nil {
+		return true
+	}
+	refuse(bd.res, mq.BundlePrecondition, "a required precondition was lost; rolled back")
+	bd.res.Failed = kv.Failed
+	return false
 }
 
 // judgeAcks runs the acks of one queue through the rules of an ack call, those

@@ -281,3 +281,37 @@ func TestBundle(t *testing.T) {
 		}},
 	)
 }
+
+func TestBundle_X1_X5_RidersCommitWithTheRest(t *testing.T) {
+	t.Parallel()
+	b := Start(t, Options{}).One()
+	body := `{"operations":[{"type":"push","items":[
+			{"queue":"out","payload":1},{"queue":"out","payload":2},{"queue":"out","payload":3}]}],
+		"kv":[{"op":"incr","ns":"n","key":"count","delta":1,"forever":true},
+			{"op":"putIfAbsent","ns":"n","key":"done","value":{"by":"w"},"forever":true,"required":true}],
+		"timers":[{"op":"schedule","queue":"later","timerKey":"k","delayMs":3600000,"txn":"t","payload":"eyJhIjoxfQ=="}]}`
+	status, _, raw := b.Do("POST", "/api/v1/transaction", body)
+	for _, want := range []string{
+		`"success":true`, `{"index":3,"type":"kv","opIndex":0,"op":"incr","applied":true,"key":"count","value":1,`,
+		`{"index":4,"type":"kv","opIndex":1,"op":"putIfAbsent","applied":true,"key":"done","value":{"by":"w"},`,
+		`{"index":5,"type":"timer","opIndex":0,"ok":true,"status":"scheduled","queue":"later","timerKey":"k","txn":"t",`,
+	} {
+		if status != 200 || !strings.Contains(string(raw), want) {
+			t.Fatalf("bundle: %d, no %s in %s", status, want, raw)
+		}
+	}
+	status, _, raw = b.Do("POST", "/api/v1/transaction", body)
+	for _, want := range []string{
+		`"success":false,"ok":false,"reason":"kv_precondition"`, `"results":[]`, `"failedIndex":4`, `"kvReason":"exists"`, `"value":{"by":"w"}`,
+	} {
+		if status != 200 || !strings.Contains(string(raw), want) {
+			t.Fatalf("repeated: %d, no %s in %s", status, want, raw)
+		}
+	}
+	if _, _, raw := b.Do("GET", "/api/v1/kv/n/count", nil); !strings.Contains(string(raw), `"value":1,`) {
+		t.Fatalf("a rolled back bundle counted: %s", raw)
+	}
+	if _, _, raw := b.Do("GET", "/api/v1/pop/queue/out?subscriptionMode=all", nil); strings.Count(string(raw), `"offset":`) != 3 {
+		t.Fatalf("messages: %s", raw)
+	}
+}

@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"errors"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/queenmq-go/queenmq/internal/mq"
 )
@@ -16,15 +18,13 @@ func (s *server) transaction(w *response, r *http.Request) error {
 		return err
 	}
 	defer body.free()
-	bundle, err := decodeBundle(body.data)
+	bundle, err := s.readBundle(body.data, callerOf(r))
 	if err != nil {
-		return malformedBundle(w, err)
+		return refusedBundle(w, err)
 	}
-	c := callerOf(r)
-	bundle.Tenant, bundle.ProducerSub = c.Tenant, c.Subject
 	res, err := s.b.Transact(r.Context(), bundle)
 	if err != nil {
-		return err
+		return refusedBundle(w, err)
 	}
 	if res.Reason == "" {
 		s.countBundle(&bundle)
@@ -47,31 +47,114 @@ func (s *server) countBundle(in *mq.Bundle) {
 	}
 }
 
-// malformedBundle answers a bundle that cannot be read in the shape of one that
-// was rolled back. What concerns its size keeps its own answer.
-func malformedBundle(w *response, err error) error {
+// readBundle decodes a bundle with its riders.
+func (s *server) readBundle(data []byte, c Caller) (mq.Bundle, error) {
+	in, err := decodeBundle(data)
+	if err != nil {
+		return in.Bundle, err
+	}
+	in.Tenant, in.ProducerSub = c.Tenant, c.Subject
+	if in.kv != nil {
+		ops, err := s.decodeKVOps(in.kv, true)
+		if err != nil {
+			return in.Bundle, err
+		}
+		if len(ops) > 0 {
+			in.KV = &mq.KVCall{Tenant: c.Tenant, Ops: ops}
+		}
+	}
+	if in.timers != nil {
+		ops, err := decodeTimerOps(in.timers, s.o.Timers)
+		if err != nil {
+			return in.Bundle, err
+		}
+		if len(ops) > 0 {
+			in.Timers = mq.NewTimerCall(c.Tenant, c.Subject, ops)
+		}
+	}
+	return in.Bundle, nil
+}
+
+// refusedBundle answers a bundle that was refused before anything was looked
+// at, in the shape of one that was rolled back. Riders give their own reasons;
+// one whose surface is turned off will not work until something changes. What
+// is no refusal keeps its own answer.
+func refusedBundle(w *response, err error) error {
+	status, reason := http.StatusBadRequest, mq.BundleBadRequest
 	bad := refusalOf(err)
-	if bad.status != http.StatusBadRequest {
+	var timer *mq.TimerRefusal
+	var known *mq.Error
+	switch {
+	case errors.As(err, &timer):
+		status, reason = timerBundle(timer)
+	case bad.code == "kv_disabled":
+		status, reason = http.StatusForbidden, bad.code
+	case errors.As(err, &known) && strings.HasPrefix(known.Code, "kv_") && (known.Kind == mq.KindInvalid || known.Kind == mq.KindTooLarge):
+		status, reason = bad.status, known.Code
+	case bad.status != http.StatusBadRequest:
 		return err
 	}
-	res := &mq.BundleResult{ID: mq.NewID(), Reason: mq.BundleBadRequest, Error: bad.message}
-	return w.json(http.StatusBadRequest, func(b []byte) []byte { return appendBundleResult(b, nil, res) })
+	res := &mq.BundleResult{ID: mq.NewID(), Reason: reason, Error: bad.message}
+	return w.json(status, func(b []byte) []byte { return appendBundleResult(b, nil, res) })
+}
+
+func timerBundle(ref *mq.TimerRefusal) (status int, reason string) {
+	switch {
+	case ref.Code == mq.CodeTimersDisabled:
+		return http.StatusForbidden, ref.Code
+	case ref.Code != mq.CodeTimersBadRequest:
+		return http.StatusOK, ref.Code // beyond the horizon, too large
+	case strings.HasPrefix(ref.Reason, "timers_"):
+		return http.StatusBadRequest, ref.Reason
+	default:
+		return http.StatusBadRequest, mq.BundleBadRequest
+	}
 }
 
 func appendBundleResult(b []byte, in *mq.Bundle, res *mq.BundleResult) []byte {
 	b = uuid(key(append(b, '{'), "transactionId"), res.ID)
 	b = boolean(key(b, "success"), res.Reason == "")
 	if res.Reason != "" {
+		if res.Failed != nil {
+			b = boolean(key(b, "ok"), false)
+		}
 		b = str(key(b, "reason"), res.Reason)
 		b = str(key(b, "error"), res.Error)
-		return append(key(b, "results"), "[]}"...)
+		b = append(key(b, "results"), "[]"...)
+		if f := res.Failed; f != nil {
+			flat := *f
+			flat.Index += len(in.Ops)
+			b = appendKVVerdict(b, &flat)
+		}
+		return append(b, '}')
 	}
 	b = slices.Grow(b, 200*len(res.Ops))
 	b = append(key(b, "results"), '[')
 	for i := range res.Ops {
 		b = appendBundleOp(elem(b), i, &in.Ops[i], &res.Ops[i])
 	}
+	index := len(res.Ops)
+	if in.KV != nil {
+		for i := range in.KV.Results {
+			b = append(appendKVResult(appendRider(b, index, "kv", i), &in.KV.Results[i]), '}')
+			index++
+		}
+	}
+	if in.Timers != nil {
+		for i := range in.Timers.Results {
+			b = append(appendTimerResult(appendRider(b, index, "timer", i), &in.Timers.Ops[i], &in.Timers.Results[i]), '}')
+			index++
+		}
+	}
 	return append(b, ']', '}')
+}
+
+// appendRider begins the answer to a rider's operation: its place among all
+// results, and among those of its kind.
+func appendRider(b []byte, index int, kind string, op int) []byte {
+	b = num(key(append(elem(b), '{'), "index"), index)
+	b = str(key(b, "type"), kind)
+	return num(key(b, "opIndex"), op)
 }
 
 func appendBundleOp(b []byte, index int, op *mq.BundleOp, res *mq.BundleOpResult) []byte {
@@ -95,6 +178,12 @@ func appendBundleOp(b []byte, index int, op *mq.BundleOp, res *mq.BundleOpResult
 	return append(b, '}')
 }
 
+// bundleBody is a bundle while it is read.
+type bundleBody struct {
+	mq.Bundle
+	kv, timers []byte
+}
+
 // bundleOp is an operation while it is read: the members of both kinds.
 type bundleOp struct {
 	kind  string
@@ -105,8 +194,8 @@ type bundleOp struct {
 	list  bool // items was there
 }
 
-var bundleFields = []field[mq.Bundle]{
-	{"operations", func(d *decoder, at place, in *mq.Bundle) error {
+var bundleFields = []field[bundleBody]{
+	{"operations", func(d *decoder, at place, in *bundleBody) error {
 		if isNull, err := d.null(); isNull || err != nil {
 			return err
 		}
@@ -119,7 +208,7 @@ var bundleFields = []field[mq.Bundle]{
 			return op.into(at, in)
 		})
 	}},
-	{"requiredLeases", func(d *decoder, at place, in *mq.Bundle) error {
+	{"requiredLeases", func(d *decoder, at place, in *bundleBody) error {
 		if isNull, err := d.null(); isNull || err != nil {
 			return err
 		}
@@ -131,20 +220,35 @@ var bundleFields = []field[mq.Bundle]{
 			return err
 		})
 	}},
-	{"kv", func(d *decoder, at place, in *mq.Bundle) error { return d.rider(at) }},
-	{"timers", func(d *decoder, at place, in *mq.Bundle) error { return d.rider(at) }},
-	// Passing them over in silence would lose the position of a reader.
-	{"positions", func(d *decoder, at place, in *mq.Bundle) error { return d.rider(at) }},
+	{"kv", func(d *decoder, at place, in *bundleBody) (err error) {
+		in.kv, err = d.rider(at)
+		return err
+	}},
+	{"timers", func(d *decoder, at place, in *bundleBody) (err error) {
+		in.timers, err = d.rider(at)
+		return err
+	}},
+	{"positions", func(d *decoder, at place, _ *bundleBody) error {
+		if isNull, err := d.null(); isNull || err != nil {
+			return err
+		}
+		return d.list(at, func(int) error {
+			// Passing them over in silence would lose the position of a reader.
+			return badRequest(at.String(), "%s is not served", at)
+		})
+	}},
 }
 
-// rider reads an optional array.
-func (d *decoder) rider(at place) error {
+// rider reads an optional array and returns its text; nil for none. What is in
+// it is judged by the rules of its own surface.
+func (d *decoder) rider(at place) ([]byte, error) {
 	if isNull, err := d.null(); isNull || err != nil {
-		return err
+		return nil, err
 	}
-	return d.list(at, func(int) error {
-		return badRequest(at.String(), "%s is not served yet", at)
-	})
+	if d.dec.PeekKind() != '[' {
+		return nil, d.mismatch(at, "an array")
+	}
+	return d.value()
 }
 
 // The members of an operation. Both kinds know transactionId.
@@ -235,7 +339,7 @@ func (op *bundleOp) payload() []byte {
 }
 
 // into adds the operation's steps to the bundle.
-func (op *bundleOp) into(at place, in *mq.Bundle) error {
+func (op *bundleOp) into(at place, in *bundleBody) error {
 	switch op.kind {
 	case "ack":
 		a := &mq.BundleAck{AckItem: op.ack.AckItem, Group: mq.GroupOrDefault(op.ack.group)}
@@ -258,7 +362,7 @@ func (op *bundleOp) into(at place, in *mq.Bundle) error {
 	}
 }
 
-func (it *pushItem) intoBundle(at place, in *mq.Bundle) error {
+func (it *pushItem) intoBundle(at place, in *bundleBody) error {
 	if it.Partition == "" {
 		it.Partition = mq.DefaultPartition
 	}
@@ -275,9 +379,10 @@ func (it *pushItem) intoBundle(at place, in *mq.Bundle) error {
 	return nil
 }
 
-// decodeBundle reads a bundle. The payloads are slices of the body.
-func decodeBundle(body []byte) (mq.Bundle, error) {
-	var in mq.Bundle
+// decodeBundle reads a bundle, its riders as text. The payloads are slices of
+// the body.
+func decodeBundle(body []byte) (bundleBody, error) {
+	var in bundleBody
 	err := decode(body, func(d *decoder) error {
 		_, err := object(d, place{}, bundleFields, &in)
 		return err

@@ -7,7 +7,6 @@ const (
 	BundleRejectedAck    = "rejected_ack"
 	BundleDuplicate      = "duplicate"
 	BundlePrecondition   = "kv_precondition"
-	BundleTimerRefused   = "timers_refused"
 	BundleDuplicateWord  = "QDUP" // what the error text of a duplicate begins with
 	BundleRejectedWord   = "QTXN" // what the error text of a refused ack begins with
 	BundleErrNoParts     = "the bundle is empty: operations, kv and timers are all missing or empty"
@@ -37,6 +36,8 @@ type Bundle struct {
 	RequiredLeases []string
 	// Create asks for the places of the pushes to be made inside the transaction.
 	Create bool
+	KV     *KVCall    // nil without this rider
+	Timers *TimerCall // nil without this rider
 }
 
 // BundleOpResult answers one step.
@@ -55,14 +56,16 @@ type BundleResult struct {
 	Ops    []BundleOpResult
 	Reason string
 	Error  string
-	// FailedKV is the index, among the kv operations, of the required one that
-	// was lost; only with BundlePrecondition.
-	FailedKV int
+	// Failed is the required kv operation that was lost; only with
+	// BundlePrecondition. Its index counts the kv operations.
+	Failed *KVFailure
 }
 
 // BundleWork is a bundle as a store takes it: resolved, grouped by queue.
 type BundleWork struct {
 	Tenant UUID
+	KV     *KVCall      // nil without this rider
+	Timers *TimerCall   // nil without this rider
 	Pushes []BundlePush // ascending by queue
 	Acks   []AckQuery   // ascending by queue
 	// Create makes the queues (those without a number) and partitions of the

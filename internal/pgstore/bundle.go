@@ -85,13 +85,14 @@ func runBundle(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork, decide fu
 	return true, writeBundle(ctx, c, w, d)
 }
 
-// lockBundle begins the transaction and locks: partitions by (queue, id), then
-// cursors. Places that are to be made come before, in trips of their own.
+// lockBundle begins the transaction and locks: kv keys, timers, partitions by
+// (queue, id), then cursors. Places that are to be made come before, in trips of their own.
 func lockBundle(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork) (*mq.BundleLocked, error) {
 	var b batch
 	b.Queue("begin")
+	queueRiderLocks(ctx, b.queries(), w)
 	if w.Create {
-		if err := sendAll(ctx, c, &b); err != nil {
+		if err := readAll(c.SendBatch(ctx, &b.Batch), func(br pgx.BatchResults) error { return readRiderLocks(br, w) }); err != nil {
 			return nil, err
 		}
 		if err := createPlaces(ctx, c, w); err != nil {
@@ -112,17 +113,47 @@ func lockBundle(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork) (*mq.Bun
 	for i := range w.Acks {
 		queueAckLocks(ctx, q, &w.Acks[i])
 	}
-	br := c.SendBatch(ctx, &b.Batch)
-	out, err := readBundleLocks(br, w)
-	if cerr := br.Close(); err == nil {
-		err = cerr
-	}
+	var out *mq.BundleLocked
+	err := readAll(c.SendBatch(ctx, &b.Batch), func(br pgx.BatchResults) (err error) {
+		out, err = readBundleLocks(br, w)
+		return err
+	})
 	return out, err
 }
 
-// sendAll runs a batch whose results nobody reads.
-func sendAll(ctx context.Context, c *pgxpool.Conn, b *batch) error {
-	return c.SendBatch(ctx, &b.Batch).Close()
+// readAll reads a batch's results and closes it.
+func readAll(br pgx.BatchResults, read func(pgx.BatchResults) error) error {
+	err := read(br)
+	if cerr := br.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// queueRiderLocks locks and reads what the riders are about: keys, then timers.
+func queueRiderLocks(ctx context.Context, q *db.Queries, w *mq.BundleWork) {
+	if w.KV != nil {
+		queueKVLock(ctx, q, w.KV)
+	}
+	if w.Timers != nil {
+		queueTimerLock(ctx, q, w.Timers)
+	}
+}
+
+// readRiderLocks reads the results of begin and queueRiderLocks.
+func readRiderLocks(br pgx.BatchResults, w *mq.BundleWork) error {
+	if _, err := br.Exec(); err != nil { // begin
+		return err
+	}
+	if w.KV != nil {
+		if err := readKVLock(br, w.KV); err != nil {
+			return err
+		}
+	}
+	if w.Timers != nil {
+		return readTimerLock(br, w.Timers)
+	}
+	return nil
 }
 
 // createPlaces makes the queues and partitions of the pushes, by name, so that
@@ -179,7 +210,7 @@ func probeParams(p *mq.BundlePush) db.ProbeIDsParams {
 // readBundleLocks reads what lockBundle's last batch answers.
 func readBundleLocks(br pgx.BatchResults, w *mq.BundleWork) (*mq.BundleLocked, error) {
 	if !w.Create {
-		if _, err := br.Exec(); err != nil { // begin
+		if err := readRiderLocks(br, w); err != nil {
 			return nil, err
 		}
 	}
@@ -257,28 +288,53 @@ func writeBundle(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork, d *mq.B
 	for i := range parts {
 		_, _ = q.AppendSegments(ctx, appendParams(&parts[i]))
 	}
+	saved := 0
 	for i, a := range d.Acks {
-		_ = saveCursors(ctx, &b, w.Acks[i].QueueID, a.Changes())
-	}
-	b.Queue("commit")
-	br := c.SendBatch(ctx, &b.Batch)
-	var err error
-	for i := range parts {
-		if err = readVerdicts(br, parts[i].Runs); err != nil {
-			break
+		if changes := a.Changes(); len(changes) > 0 {
+			_ = saveCursors(ctx, &b, w.Acks[i].QueueID, changes)
+			saved++
 		}
 	}
-	if cerr := br.Close(); err == nil {
-		err = cerr
+	if w.KV != nil {
+		queueKVWrites(ctx, q, w.KV)
 	}
+	if w.Timers != nil {
+		queueTimerWrites(ctx, q, w.Timers)
+	}
+	b.Queue("commit")
+	return readAll(c.SendBatch(ctx, &b.Batch), func(br pgx.BatchResults) error {
+		return readBundleWrites(br, w, parts, saved)
+	})
+}
+
+// readBundleWrites reads the results of writeBundle's batch. The transaction is
+// committed by then or not at all, so a run that was not appended, which its
+// lock rules out, is a fault and not a refusal.
+func readBundleWrites(br pgx.BatchResults, w *mq.BundleWork, parts []mq.Append, saved int) error {
 	for i := range parts {
+		if err := readVerdicts(br, parts[i].Runs); err != nil {
+			return err
+		}
 		for j := range parts[i].Runs {
-			if err == nil && !parts[i].Runs[j].Appended {
-				err = fmt.Errorf("%w: queue %d, partition %q", errBundleMoved, parts[i].Queue.ID, parts[i].Runs[j].Partition)
+			if r := &parts[i].Runs[j]; !r.Appended {
+				return fmt.Errorf("%w: queue %d, partition %q", errBundleMoved, parts[i].Queue.ID, r.Partition)
 			}
 		}
 	}
-	return err
+	for range saved {
+		if _, err := br.Exec(); err != nil {
+			return err
+		}
+	}
+	if w.KV != nil {
+		if err := readKVWrites(br, w.KV); err != nil {
+			return err
+		}
+	}
+	if w.Timers != nil {
+		return readTimerWrites(br, w.Timers)
+	}
+	return nil
 }
 
 // bundleAppend groups a queue's messages by partition. Their ids were probed
