@@ -310,7 +310,8 @@ idle AS (
   FROM want w CROSS JOIN q
   LEFT JOIN head h ON h.partition_id = w.partition_id
   LEFT JOIN settled s ON s.partition_id = w.partition_id
-  WHERE NOT EXISTS (SELECT FROM grant_ g WHERE g.partition_id = w.partition_id)
+  -- What there was no room for stays as ready as it is.
+  WHERE h.open IS NOT TRUE AND NOT EXISTS (SELECT FROM grant_ g WHERE g.partition_id = w.partition_id)
   ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE SET ready_at = excluded.ready_at
 )
 SELECT p.partition_id, p.name, p.ready_at::timestamptz AS ready_at, t.attempt_count, p.end_offset, p.message_count, p.from_pos, p.to_pos,
