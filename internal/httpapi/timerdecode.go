@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"math"
@@ -218,7 +219,7 @@ func timerDelay(i int, number string) (time.Duration, error) {
 // timerPayload decodes a payload, and unpacks it.
 func timerPayload(i int, v jsontext.Value, packed bool, limit int) ([]byte, error) {
 	text := []byte(v[1 : len(v)-1])
-	if slices.Contains(text, '\\') {
+	if bytes.IndexByte(text, '\\') >= 0 {
 		var err error
 		if text, err = jsontext.AppendUnquote(nil, v); err != nil {
 			return nil, mq.BadTimer(i, mq.ReasonTimersBase64, "payload is not base64")
@@ -241,30 +242,34 @@ func timerPayload(i int, v jsontext.Value, packed bool, limit int) ([]byte, erro
 	return out, nil
 }
 
-// unpackers bound what a small payload can grow to.
-var unpackers sync.Map // of *zstd.Decoder by limit
+// maxZstdWindow is the largest a zstd program asks for unless it is made to. The
+// window takes no memory here: what was unpacked serves as one.
+const maxZstdWindow = 128 << 20
+
+var unpacker = sync.OnceValues(func() (*zstd.Decoder, error) {
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecodeAllCapLimit(true))
+})
+
+// roomPool holds room to unpack into, of the limit's size: a small payload can
+// say that it grows to anything.
+var roomPool = sync.Pool{New: func() any { return new([]byte) }}
 
 func unpack(i int, packed []byte, limit int) ([]byte, error) {
-	v, ok := unpackers.Load(limit)
-	if !ok {
-		dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(limit)),
-			zstd.WithDecoderMaxWindow(max(uint64(limit), zstd.MinWindowSize)))
-		if err != nil {
-			return nil, err
-		}
-		v, _ = unpackers.LoadOrStore(limit, dec)
+	dec, err := unpacker()
+	if err != nil {
+		return nil, err
 	}
-	out, err := v.(*zstd.Decoder).DecodeAll(packed, nil)
+	room := roomPool.Get().(*[]byte)
+	defer roomPool.Put(room)
+	if cap(*room) < limit {
+		*room = make([]byte, 0, limit)
+	}
+	out, err := dec.DecodeAll(packed, (*room)[:0:limit])
 	switch {
-	case err == nil && len(out) > limit, isTooLong(err):
+	case errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded):
 		return nil, mq.TimerTooLarge(i, limit)
 	case err != nil:
 		return nil, mq.OddTimer(i, "payload is not zstd, as payloadZstd says")
 	}
-	return out, nil
-}
-
-// isTooLong: the frame says, or turned out, to hold more than is allowed.
-func isTooLong(err error) bool {
-	return errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded)
+	return bytes.Clone(out), nil
 }
