@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"errors"
 	"strconv"
 	"unicode/utf8"
 
@@ -130,6 +131,11 @@ func (s *server) decodeKVOps(raw []byte, inTransaction bool) ([]mq.KVOp, error) 
 			return err
 		})
 	})
+	var ref *refusal
+	if errors.As(err, &ref) && ref.code == mq.CodeBadRequest {
+		// Here the code is the stable reason.
+		return nil, mq.KVInvalid("kv_bad_request", "%s", ref.message)
+	}
 	if err != nil {
 		return nil, err
 	}
