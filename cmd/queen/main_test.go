@@ -18,7 +18,7 @@ import (
 	"github.com/queenmq-go/queenmq/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m, pgtest.CheckLeaks()) }
 
 // queen runs one command in this process.
 func queen(t *testing.T, args ...string) (out string, code int) {

@@ -7,7 +7,7 @@ import (
 	"github.com/queenmq-go/queenmq/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m, pgtest.CheckLeaks()) }
 
 func TestSmoke_B18_PushCreatesPopDelivers(t *testing.T) {
 	t.Parallel()

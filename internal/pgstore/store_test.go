@@ -10,7 +10,7 @@ import (
 	"github.com/queenmq-go/queenmq/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m, pgtest.CheckLeaks()) }
 
 type fixture struct {
 	*Store

@@ -61,7 +61,9 @@ func startServer() (*server, error) {
 			return u
 		}
 	} else {
-		child, err := devdb.Start(ctx, devdb.Options{})
+		// Parallel tests that wait for their subtests keep their brokers, and
+		// those their connections: many at once, few of them busy.
+		child, err := devdb.Start(ctx, devdb.Options{ExtraSettings: map[string]string{"max_connections": "600"}})
 		if err != nil {
 			return nil, err
 		}
