@@ -15,7 +15,7 @@ COPY LICENSE /usr/share/doc/queen/LICENSE
 USER nonroot
 EXPOSE 6632
 # The probe asks the broker on $PORT whether it is ready; the image has no curl.
-HEALTHCHECK --interval=5s --timeout=3s --start-period=30s --retries=3 CMD ["/usr/local/bin/queen", "check"]
+HEALTHCHECK --interval=5s --timeout=3s --start-period=30s --retries=3 CMD ["/usr/local/bin/queen", "check", "--ready"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/local/bin/queen"]
 CMD ["serve"]

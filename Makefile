@@ -15,6 +15,8 @@ GO ?= go
 # Two packages at a time: most of them keep a PostgreSQL busy, and the race detector multiplies memory.
 TEST_FLAGS   ?= -race
 TEST_PROCS   ?= 2
+# Most tests wait more than they work.
+TEST_PARALLEL ?= 8
 TEST_TIMEOUT ?= 12m
 PACKAGES     ?= ./...
 
@@ -35,7 +37,7 @@ dev: ## run a broker with its own PostgreSQL on http://localhost:6632
 .PHONY: test
 test: ## run every test with the race detector, against a real PostgreSQL
 	scripts/ensure-services.sh cc postgresql redis
-	$(GO) test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) -p $(TEST_PROCS) $(PACKAGES)
+	$(GO) test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) -p $(TEST_PROCS) -parallel $(TEST_PARALLEL) $(PACKAGES)
 
 .PHONY: test-short
 test-short: ## run the tests without the slow ones and without the race detector

@@ -74,7 +74,7 @@ func serving(c *Config) []setting {
 		bindAddr(&c.BindAddr, "0.0.0.0", "address to listen on, without port", "QUEEN_BIND_ADDR", "HOST"),
 		text(&c.ServerID, "", "name of this broker in metrics; the host's name when empty", "QUEEN_SERVER_ID"),
 		integer(&c.MaxBodyBytes, 1024, 1<<30, "67108864", "largest request body", "QUEEN_MAX_BODY_BYTES"),
-		integer(&c.MaxInflight, 1<<20, 1<<40, "100663296", "bytes of request bodies and pop answers in memory at once; more has to wait", "QUEEN_MAX_INFLIGHT_BYTES"),
+		integer(&c.MaxInflight, 1<<20, 1<<40, "100663296", "bytes of request bodies in memory at once; more has to wait", "QUEEN_MAX_INFLIGHT_BYTES"),
 		millis(&c.ShutdownLimit, 0, "15000", "time to finish requests at shutdown, in ms", "QUEEN_SHUTDOWN_TIMEOUT_MS"),
 		atMost(millis(&c.PopTimeout, 0, "30000", "how long a waiting pop waits unless it says, in ms", "DEFAULT_TIMEOUT", "POP_DEFAULT_TIMEOUT_MS"),
 			"60000 ms, the longest a pop may wait", func() bool { return c.PopTimeout.Milliseconds() <= 60000 }),
