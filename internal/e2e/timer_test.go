@@ -198,8 +198,17 @@ func TestTimer_T22_KeysInPaths(t *testing.T) {
 	t.Parallel()
 	b := Start(t, Options{}).One()
 	for _, c := range []struct{ key, path string }{
-		{"a/b", "a/b"}, {"a/b", "a%2Fb"}, {"a//b", "a//b"}, {"..", ".."}, {"..", "%2E%2E"}, {"x/", "x/"}, {"a b?c#d", "a%20b%3Fc%23d"},
-		{"100%", "100%25"}, {"é", "%C3%A9"}, {"%2F", "%252F"}, {strings.Repeat("k", 512), strings.Repeat("k", 512)},
+		{"a/b", "a/b"},
+		{"a/b", "a%2Fb"},
+		{"a//b", "a//b"},
+		{"..", ".."},
+		{"..", "%2E%2E"},
+		{"x/", "x/"},
+		{"a b?c#d", "a%20b%3Fc%23d"},
+		{"100%", "100%25"},
+		{"é", "%C3%A9"},
+		{"%2F", "%252F"},
+		{strings.Repeat("k", 512), strings.Repeat("k", 512)},
 	} {
 		b.timers(schedule("q", c.key, time.Hour, `1`))
 		var row timerRow

@@ -3,13 +3,12 @@ package e2e
 import (
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
 )
 
-// TimerResult answers an operation on a timer.
+// timerResult answers an operation on a timer.
 type timerResult struct {
 	OK        bool
 	Status    string
@@ -54,7 +53,7 @@ func schedule(queue, key string, delay time.Duration, payload string, more ...an
 
 func cancel(queue, key string) op { return op{"op": "cancel", "queue": queue, "timerKey": key} }
 
-// Timers sends operations that have to be answered one by one.
+// timers sends operations that have to be answered one by one.
 func (b *Broker) timers(ops ...op) []timerResult {
 	b.t.Helper()
 	var out struct{ Results []timerResult }
@@ -112,12 +111,4 @@ func (b *Broker) quiet(queue string) {
 	if p := b.Pop(queue, "batch=10"); p != nil {
 		b.t.Fatalf("%s: unexpected %v", queue, p.IDs())
 	}
-}
-
-func keys(prefix string, n int) []string {
-	out := make([]string, n)
-	for i := range out {
-		out[i] = fmt.Sprint(prefix, i)
-	}
-	return out
 }
