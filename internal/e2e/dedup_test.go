@@ -71,7 +71,7 @@ func TestPush_B26_B27_TheWorkedExample(t *testing.T) {
 func TestPush_B28_B29_TheWindow(t *testing.T) {
 	t.Parallel()
 	b := Start(t, Options{}).One()
-	b.Configure("short", map[string]any{"dedupWindowSeconds": 1})
+	b.Configure("short", map[string]any{"dedupWindowSeconds": 3})
 	b.Configure("off", map[string]any{"dedupWindowSeconds": 0})
 	item := func(queue string) Item { return Item{Queue: queue, Partition: "p", TransactionID: "a"} }
 
@@ -81,7 +81,7 @@ func TestPush_B28_B29_TheWindow(t *testing.T) {
 	if got := statuses(b.Push(item("off"), item("short"))); !slices.Equal(got, []string{"queued", "duplicate"}) {
 		t.Errorf("in the next call: %v", got)
 	}
-	time.Sleep(1100 * time.Millisecond) // the window
+	time.Sleep(3100 * time.Millisecond) // the window
 	if got := statuses(b.Push(item("short"))); !slices.Equal(got, []string{"queued"}) {
 		t.Errorf("after the window: %v", got)
 	}

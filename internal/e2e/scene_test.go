@@ -140,7 +140,7 @@ func parked(t testing.TB, b *Broker, queue string, n int) {
 // eventually polls for a condition that is due at once on an idle machine.
 func eventually(t testing.TB, ok func() bool, format string, args ...any) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain for "+format, args...)
 		}

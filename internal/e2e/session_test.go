@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // session is a transaction of somebody else, who has locked something.
@@ -68,4 +69,15 @@ func committing(t testing.TB, f *Fleet) {
 		err := pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'").Scan(&n)
 		return err == nil && n > 0
 	}, "a slow commit")
+}
+
+// setClock moves the database's clock, which is the same as moving the brokers'
+// the other way.
+func setClock(t testing.TB, pool *pgxpool.Pool, offset string) {
+	t.Helper()
+	_, err := pool.Exec(t.Context(), `CREATE OR REPLACE FUNCTION queen.clock() RETURNS timestamptz
+		LANGUAGE sql STABLE PARALLEL SAFE AS $$ SELECT clock_timestamp() + interval '`+offset+`' $$`)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
