@@ -33,7 +33,8 @@ func TestPush_B25_AnIDBelongsToItsPartition(t *testing.T) {
 	t.Parallel()
 	b := Start(t, Options{}).One()
 	for _, it := range []Item{
-		{Queue: "q", Partition: "p", TransactionID: "a"}, {Queue: "q", Partition: "p2", TransactionID: "a"},
+		{Queue: "q", Partition: "p", TransactionID: "a"},
+		{Queue: "q", Partition: "p2", TransactionID: "a"},
 		{Queue: "q2", Partition: "p", TransactionID: "a"},
 	} {
 		if r := b.Push(it)[0]; r.Status != "queued" {

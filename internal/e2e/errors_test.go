@@ -32,8 +32,12 @@ func TestErrors_B15_UnknownPathsAreJSON404(t *testing.T) {
 	t.Parallel()
 	b := Start(t, Options{}).One()
 	for _, c := range [][2]string{
-		{"POST", "/api/v1/nope"}, {"GET", "/api/v1/nope"}, {"DELETE", "/api/v1/pop/queue/q/partition/p/x"},
-		{"POST", "/nope"}, {"POST", "/api/v2/push"}, {"POST", "/api/v1/push/"},
+		{"POST", "/api/v1/nope"},
+		{"GET", "/api/v1/nope"},
+		{"DELETE", "/api/v1/pop/queue/q/partition/p/x"},
+		{"POST", "/nope"},
+		{"POST", "/api/v2/push"},
+		{"POST", "/api/v1/push/"},
 	} {
 		if r := mustRefuse(b, http.StatusNotFound, c[0], c[1], nil); r.Code != "no_such_route" || r.Error != "Not Found" {
 			t.Errorf("%s %s: %+v", c[0], c[1], r)

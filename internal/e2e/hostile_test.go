@@ -69,8 +69,10 @@ func TestAck_A3_HostileBodiesStopAtTheEdge(t *testing.T) {
 	}
 	// What is only strange is an ordinary miss.
 	for _, item := range []AckItem{
-		{TransactionID: "m-0", PartitionID: "not an id"}, {TransactionID: "m-0", PartitionID: "ffffffff-ffff-ffff-ffff-ffffffffffff"},
-		{TransactionID: strings.Repeat("x", 100_000), PartitionID: m.PartitionID}, {PartitionID: m.PartitionID},
+		{TransactionID: "m-0", PartitionID: "not an id"},
+		{TransactionID: "m-0", PartitionID: "ffffffff-ffff-ffff-ffff-ffffffffffff"},
+		{TransactionID: strings.Repeat("x", 100_000), PartitionID: m.PartitionID},
+		{PartitionID: m.PartitionID},
 		{TransactionID: "m-0", PartitionID: m.PartitionID, LeaseID: "no lease"},
 	} {
 		if r := b.Ack("", item)[0]; r.Success {

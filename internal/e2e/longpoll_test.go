@@ -24,7 +24,9 @@ func TestLongPoll_B53_B56_TheDeadline(t *testing.T) {
 			query       string
 			least, most time.Duration
 		}{
-			{"wait=true&timeout=0", 0, prompt}, {"wait=false&timeout=9000", 0, prompt}, {"timeout=9000", 0, prompt},
+			{"wait=true&timeout=0", 0, prompt},
+			{"wait=false&timeout=9000", 0, prompt},
+			{"timeout=9000", 0, prompt},
 			{"wait=true&timeout=2000", 1990 * time.Millisecond, 2*time.Second + prompt},
 		} {
 			start := time.Now()

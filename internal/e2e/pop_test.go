@@ -200,8 +200,12 @@ func TestPop_B49_LeaseSeconds(t *testing.T) {
 		queue, query string
 		want         float64
 	}{
-		{"q", "leaseSeconds=1", 1}, {"q", "leaseSeconds=0", 300}, {"q", "leaseSeconds=-5", 300}, {"q", "", 300},
-		{"implicit", "", 60}, {"implicit", "leaseSeconds=2", 2},
+		{"q", "leaseSeconds=1", 1},
+		{"q", "leaseSeconds=0", 300},
+		{"q", "leaseSeconds=-5", 300},
+		{"q", "", 300},
+		{"implicit", "", 60},
+		{"implicit", "leaseSeconds=2", 2},
 	} {
 		group := fmt.Sprintf("g%s%s", c.queue, c.query)
 		b.Push(Item{Queue: c.queue})

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/url"
@@ -100,7 +101,7 @@ func (p *proxy) pipe(to, from net.Conn, answers bool) {
 			}
 		}
 		if err != nil {
-			if err == io.EOF && p.hole.Load() {
+			if errors.Is(err, io.EOF) && p.hole.Load() {
 				continue
 			}
 			return

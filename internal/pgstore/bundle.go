@@ -68,7 +68,11 @@ func runBundle(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork, decide fu
 		return false, err
 	}
 	d, err := decide(locked)
-	if err == nil && readBundleSpans(ctx, c, w, d, &err) {
+	if err != nil {
+		return false, err
+	}
+	wanted, err := readBundleSpans(ctx, c, w, d)
+	if err == nil && wanted {
 		d, err = decide(locked)
 	}
 	if err != nil || !d.Commit {
@@ -264,15 +268,17 @@ func readProbes(br pgx.BatchResults, p *mq.BundlePush) ([]mq.BundleProbe, error)
 
 // readBundleSpans reads the ids a decision asked for; false when it asked for
 // none.
-func readBundleSpans(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork, d *mq.BundleDecision, err *error) bool {
-	wanted := false
+func readBundleSpans(ctx context.Context, c *pgxpool.Conn, w *mq.BundleWork, d *mq.BundleDecision) (wanted bool, err error) {
 	for i, a := range d.Acks {
-		if len(a.Spans) > 0 && *err == nil {
-			wanted = true
-			*err = readSpans(ctx, c, w.Acks[i].QueueID, a.Spans)
+		if len(a.Spans) == 0 {
+			continue
+		}
+		wanted = true
+		if err := readSpans(ctx, c, w.Acks[i].QueueID, a.Spans); err != nil {
+			return wanted, err
 		}
 	}
-	return wanted && *err == nil
+	return wanted, nil
 }
 
 // writeBundle writes what was decided and commits, in one trip.

@@ -65,7 +65,10 @@ var hotPlans = []struct {
 		{nameKey, "name"}, {idIndex, "id_hash"}, {cursorKey, "partition_id"},
 	}},
 	{name: "ClaimPartitions", sql: db.ClaimPartitions, uses: []indexUse{
-		{claimIndex, "ready_at <= queen.clock()"}, {cursorKey, "partition_id"}, {partitionKey, "id"}, {nameKey, "name"},
+		{claimIndex, "ready_at <= queen.clock()"},
+		{cursorKey, "partition_id"},
+		{partitionKey, "id"},
+		{nameKey, "name"},
 		{segmentKey, "end_offset >="},
 	}},
 	{name: "ClaimNewest", sql: db.ClaimNewest, uses: []indexUse{
