@@ -99,6 +99,41 @@ func TestDecodeKVOps_Scalars(t *testing.T) {
 	}
 }
 
+func TestRefuseState(t *testing.T) {
+	t.Parallel()
+	of := func(kind mq.Kind, code string) error { return &mq.Error{Kind: kind, Code: code, Message: "m"} }
+	for _, c := range []struct {
+		family string
+		err    error
+		status int
+		code   string
+		reason string
+	}{
+		{"kv", mq.KVInvalid("kv_bad_ttl", "x"), 400, "kv_bad_request", "kv_bad_ttl"},
+		{"locks", mq.KVInvalid("locks_bad_ttl", "x"), 400, "locks_bad_request", "locks_bad_ttl"},
+		{"kv", badBody("", "x"), 400, "kv_bad_request", "kv_bad_body"},
+		{"locks", badRequest("", "x"), 400, "locks_bad_request", "locks_bad_request"},
+		{"kv", of(mq.KindTooLarge, "kv_value_too_large"), 413, "payload_too_large", "kv_value_too_large"},
+		{"kv", tooLarge(1), 413, "payload_too_large", ""},
+		{"kv", of(mq.KindOverloaded, "rate_limited"), 429, "rate_limited", ""},
+		{"locks", of(mq.KindUnavailable, "kv_disabled"), 503, "kv_disabled", "kv_disabled"},
+		{"locks", of(mq.KindUnavailable, "kv_pool_exhausted"), 503, "kv_unavailable", "kv_pool_exhausted"},
+		{"kv", of(mq.KindUnavailable, mq.CodeRetry), 503, "kv_unavailable", "connection"},
+		{"kv", of(mq.KindUnknown, mq.CodeOutcomeUnknown), 503, "kv_unavailable", "connection"},
+		{"kv", of(mq.KindTimeout, mq.CodeTimeout), 503, "kv_unavailable", "kv_timeout"},
+		{"locks", of(mq.KindBusy, mq.CodeRetry), 503, "kv_unavailable", "kv_timeout"},
+		{"kv", errors.New("secret"), 500, "kv_error", ""},
+	} {
+		got := refuseState(c.family, c.err)
+		if got.status != c.status || got.code != c.code || got.reason != c.reason || strings.Contains(got.message, "secret") {
+			t.Errorf("%v: %d %s %q", c.err, got.status, got.code, got.reason)
+		}
+		if wait := got.retryAfter > 0; wait != (c.status == 429 || c.status == 503) {
+			t.Errorf("%v: retry after %v", c.err, got.retryAfter)
+		}
+	}
+}
+
 func FuzzDecodeKVOps(f *testing.F) {
 	for _, s := range []string{
 		`[]`, `[{"op":"put","ns":"n","key":"k","value":` + opaquePayload + `,"ttlSeconds":30.0,"expect":0,"required":true}]`,

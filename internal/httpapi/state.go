@@ -44,6 +44,9 @@ func (s *server) stateful(family string, h handlerFunc) handlerFunc {
 func refuseState(family string, err error) stateRefusal {
 	ref := *refusalOf(err)
 	out := stateRefusal{refusal: &ref, reason: ref.code}
+	if family == "locks" && ref.status != http.StatusBadRequest {
+		family = "kv" // locks are rows of the store, and fail as it does
+	}
 	switch {
 	case ref.status == http.StatusBadRequest:
 		if ref.code == mq.CodeBadBody {

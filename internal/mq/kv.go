@@ -269,10 +269,10 @@ func prefixEnd(prefix string) string {
 	for p := prefix; p != ""; {
 		r, n := utf8.DecodeLastRuneInString(p)
 		p = p[:len(p)-n]
-		switch {
-		case r == utf8.MaxRune:
+		switch r {
+		case utf8.MaxRune:
 			continue
-		case r == 0xD7FF: // surrogates are next
+		case 0xD7FF: // surrogates are next
 			r = 0xE000
 		default:
 			r++
