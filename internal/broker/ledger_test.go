@@ -91,8 +91,8 @@ func call(partition int64, lease string, items ...string) *ackUnit {
 	return u
 }
 
-// flush judges units as one transaction and writes what was decided.
-func (l *ledger) flush(units ...*ackUnit) {
+// locked is what a store hands to the state machine: every cursor and every id.
+func (l *ledger) locked() *mq.LockedAcks {
 	locked := &mq.LockedAcks{Cursors: map[mq.CursorKey]*mq.Cursor{}, Rules: l.rules, Offsets: map[mq.AckID][]int64{}}
 	for key, c := range l.cursors {
 		locked.Cursors[key] = c
@@ -101,6 +101,12 @@ func (l *ledger) flush(units ...*ackUnit) {
 			locked.Offsets[at] = append(locked.Offsets[at], int64(offset))
 		}
 	}
+	return locked
+}
+
+// flush judges units as one transaction and writes what was decided.
+func (l *ledger) flush(units ...*ackUnit) {
+	locked := l.locked()
 	spans := map[mq.CursorKey]*mq.Span{}
 	d := judge(units, locked, spans).decision()
 	if len(d.Spans) > 0 {
