@@ -99,25 +99,51 @@ func (b *Broker) KVNamespaces(ctx context.Context, tenant mq.UUID) ([]mq.KVNames
 // switchAge is how long the operator's switches are believed without a look.
 const switchAge = time.Second
 
+// switchGrace is how long they are believed while somebody looks: a database
+// that is slow must not hold up those who would not have looked.
+const switchGrace = 5 * time.Second
+
 // switchCache remembers the switches for a moment.
 type switchCache struct {
-	mu  sync.Mutex
-	at  time.Time
-	now mq.Switches
+	looking sync.Mutex // held by the one who looks
+	mu      sync.Mutex
+	at      time.Time
+	now     mq.Switches
 }
 
-// Switches are the operator's switches, a second old at the most.
-func (b *Broker) Switches(ctx context.Context) (mq.Switches, error) {
-	s := &b.kv.switches
+// get returns the switches if they are younger than an age.
+func (s *switchCache) get(age time.Duration) (mq.Switches, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.at.IsZero() && time.Since(s.at) < switchAge {
-		return s.now, nil
+	return s.now, !s.at.IsZero() && time.Since(s.at) < age
+}
+
+func (s *switchCache) put(sw mq.Switches, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now, s.at = sw, at
+}
+
+// Switches are the operator's switches, about a second old at the most.
+func (b *Broker) Switches(ctx context.Context) (mq.Switches, error) {
+	s := &b.kv.switches
+	if sw, ok := s.get(switchAge); ok {
+		return sw, nil
+	}
+	if !s.looking.TryLock() {
+		if sw, ok := s.get(switchGrace); ok {
+			return sw, nil
+		}
+		s.looking.Lock()
+	}
+	defer s.looking.Unlock()
+	if sw, ok := s.get(switchAge); ok { // somebody else looked
+		return sw, nil
 	}
 	asked := time.Now()
 	sw, err := b.store.ReadSwitches(ctx)
 	if err == nil {
-		s.now, s.at = sw, asked
+		s.put(sw, asked)
 	}
 	return sw, err
 }
@@ -127,10 +153,15 @@ func (b *Broker) SetSwitches(ctx context.Context, change mq.SwitchChange) (mq.Sw
 	if err := b.store.SaveSwitches(ctx, change); err != nil {
 		return mq.Switches{}, err
 	}
-	b.kv.switches.mu.Lock()
-	b.kv.switches.at = time.Time{}
-	b.kv.switches.mu.Unlock()
-	return b.Switches(ctx)
+	// Whoever is looking may have looked before the change.
+	b.kv.switches.looking.Lock()
+	defer b.kv.switches.looking.Unlock()
+	asked := time.Now()
+	sw, err := b.store.ReadSwitches(ctx)
+	if err == nil {
+		b.kv.switches.put(sw, asked)
+	}
+	return sw, err
 }
 
 // maxBuckets bounds how many tenants are remembered; with more, those whose

@@ -88,9 +88,9 @@ func serving(c *Config) []setting {
 
 func keyValue(c *Config) []setting {
 	return []setting{
-		integer(&c.KV.MaxValueBytes, 1, 16<<20, "65536", "largest value, as JSON without spaces", "QUEEN_KV_MAX_VALUE_BYTES"),
+		integer(&c.KV.MaxValueBytes, 1, 1<<20, "65536", "largest value, as JSON without spaces", "QUEEN_KV_MAX_VALUE_BYTES"),
 		integer(&c.KV.MaxReadBytes, 1024, 1<<30, "4194304", "bytes of values that one call reads; the rest is left to another page", "QUEEN_KV_MAX_READ_BYTES"),
-		integer(&c.KV.MaxOps, 1, 4096, "256", "operations of one call", "QUEEN_KV_MAX_OPS_PER_CALL"),
+		integer(&c.KV.MaxOps, 1, 1024, "256", "operations of one call", "QUEEN_KV_MAX_OPS_PER_CALL"),
 		integer(&c.KV.MaxKeys, 1, 4096, "1024", "keys that one call names", "QUEEN_KV_MAX_KEYS_PER_CALL"),
 		factor(&c.KV.WriteRate, 0, 1e9, "100", "writing calls a second of one tenant at this broker, in bursts of twice that; 0 is no limit", "QUEEN_KV_WRITE_RATE"),
 		factor(&c.KV.ReadRate, 0, 1e9, "200", "reading calls a second of one tenant at this broker, in bursts of twice that; 0 is no limit", "QUEEN_KV_READ_RATE"),

@@ -225,7 +225,7 @@ func TestLock_L7_Semaphore(t *testing.T) {
 
 func TestLock_L9_ListsHolders(t *testing.T) {
 	t.Parallel()
-	b := Start(t, Options{Env: append([]string{"QUEEN_KV_MAX_OPS_PER_CALL=1100", "QUEEN_KV_MAX_KEYS_PER_CALL=2000"}, fast...)}).One()
+	b := Start(t, Options{Env: append([]string{"QUEEN_KV_MAX_OPS_PER_CALL=1024"}, fast...)}).One()
 	if raw := b.Must(200, "POST", "/api/v1/locks", `[{"op":"get","name":"none"}]`); string(raw) != `{"results":[{"index":0,"op":"get","name":"none","held":false,"holders":[]}]}` {
 		t.Errorf("%s", raw)
 	}
@@ -236,7 +236,8 @@ func TestLock_L9_ListsHolders(t *testing.T) {
 	for _, odd := range []string{"n#07", "n#x", "n#1024", "n#-1", "n#", "nn#1"} {
 		ops = append(ops, fmt.Sprintf(`{"op":"put","ns":"queen-locks","key":%q,"value":1,"ttlSeconds":60}`, odd))
 	}
-	b.KV(ops...)
+	b.KV(ops[:1000]...)
+	b.KV(ops[1000:]...)
 	r := lock(b, `{"op":"get","name":"n"}`)
 	if len(r.Holders) != 1024 {
 		t.Fatalf("%d holders", len(r.Holders))
