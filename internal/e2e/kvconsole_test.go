@@ -97,7 +97,8 @@ func TestKV_TroubleIsA503(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range [][3]string{
-		{"GET", "/api/v1/kv/n/k", ""}, {"PUT", "/api/v1/kv/n/k", `{"value":2,"forever":true}`},
+		{"GET", "/api/v1/kv/n/k", ""},
+		{"PUT", "/api/v1/kv/n/k", `{"value":2,"forever":true}`},
 		{"POST", "/api/v1/locks", `[{"op":"acquire","name":"l","ttlSeconds":60}]`},
 	} {
 		status, header, body := b.Do(c[0], c[1], c[2])
