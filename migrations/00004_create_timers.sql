@@ -29,12 +29,11 @@ CREATE TABLE queen.timers (
   autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- What is due, whoever's it is.
-CREATE INDEX timers_due_at_idx ON queen.timers (due_at);
-
--- What is due of one tenant, for when another one has a backlog. The condition,
--- which always holds, keeps the planner from looking single timers up here: it
--- believes of a new table that a tenant has one.
+-- What is due, whoever's it is, and what is due of one tenant, for when another
+-- one has a backlog. The conditions always hold. Only a statement that states
+-- one can use its index, which keeps the planner from looking single timers up
+-- there: it believes of a new table that a tenant has one.
+CREATE INDEX timers_due_at_idx ON queen.timers (due_at) WHERE queue <> '';
 CREATE INDEX timers_tenant_due_at_idx ON queen.timers (tenant, due_at) WHERE timer_key <> '';
 
 -- +goose Down

@@ -94,7 +94,7 @@ WHERE t.tenant = @tenant AND t.queue = @queue AND t.timer_key >= @prefix::text
 SELECT t.tenant, t.queue, t.timer_key, t.partition, t.message_id, octet_length(t.payload)::int AS size,
        (extract(epoch FROM t.due_at - queen.clock()) * 1000000)::bigint AS due_in_us
 FROM queen.timers t
-WHERE t.due_at <= queen.clock() + interval '2 seconds'
+WHERE t.due_at <= queen.clock() + interval '2 seconds' AND t.queue <> ''
 ORDER BY t.due_at LIMIT @max_rows;
 
 -- name: ListDueTimersOfOthers :many
@@ -147,7 +147,7 @@ CROSS JOIN LATERAL (
   SELECT t.partition, t.txn, t.payload, t.producer_sub, t.attempts, t.deliver_at, t.created_at
   FROM queen.timers t
   WHERE t.tenant = m.tenant AND t.queue = m.queue AND t.timer_key = m.timer_key
-    AND t.message_id = m.message_id AND t.due_at <= queen.clock()
+    AND t.message_id = m.message_id AND t.due_at - queen.clock() <= interval '0' -- not a bound of an index
   FOR UPDATE SKIP LOCKED
 ) t;
 

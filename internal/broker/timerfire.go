@@ -24,6 +24,8 @@ const (
 	// One transaction fires at most so many, and about so many bytes.
 	fireTimers = 256
 	fireBytes  = 4 << 20
+	// listTimers is how many are looked up at once, for several transactions.
+	listTimers = 4 * fireTimers
 	// fireOthers is how many timers of each other tenant go along with a
 	// backlog.
 	fireOthers = 4
@@ -129,34 +131,40 @@ func (b *Broker) RunTimers(ctx context.Context) {
 // fireRound is where the loop is in its way round the tenants.
 type fireRound struct{ after mq.UUID }
 
-// fireDue fires what is due, up to a batch. busy: something was. wait is how
+// fireDue fires what is due, up to a list. busy: something was. wait is how
 // long to wait for more: zero not at all, below zero for as long as one likes.
 func (b *Broker) fireDue(ctx context.Context, round *fireRound) (busy bool, wait time.Duration, err error) {
 	if sw, err := b.Switches(ctx); err != nil || !sw.TimerFire {
 		return false, -1, err
 	}
-	due, err := b.store.DueTimers(ctx, fireTimers)
+	due, err := b.store.DueTimers(ctx, listTimers)
 	if err != nil || len(due.Timers) == 0 {
 		return false, due.Next, err
 	}
-	backlog := len(due.Timers) == fireTimers
-	batch := due.Timers
+	backlog := len(due.Timers) == listTimers
+	todo := due.Timers
 	if backlog {
-		others, err := b.othersDue(ctx, batch, round)
+		others, err := b.othersDue(ctx, todo, round)
 		if err != nil {
 			return true, -1, err
 		}
-		batch = append(others, batch...)
+		todo = append(others, todo...)
 	}
-	fit := fitTimers(batch)
-	done, err := b.fireSet(ctx, batch[:fit])
+	done := 0
+	for len(todo) > 0 && ctx.Err() == nil {
+		fit := fitTimers(todo)
+		n, err := b.fireSet(ctx, todo[:fit])
+		if err != nil {
+			return true, -1, err
+		}
+		done += n
+		todo = todo[fit:]
+	}
 	switch {
-	case err != nil:
-		return true, -1, err
 	case done == 0:
 		// Another broker is at it.
 		return true, -1, nil
-	case backlog, fit < len(batch):
+	case backlog:
 		return true, 0, nil
 	case due.Next < 0:
 		return true, -1, nil

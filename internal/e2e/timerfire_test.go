@@ -179,7 +179,7 @@ func TestTimer_Lateness(t *testing.T) {
 		if late[0] < 0 {
 			t.Errorf("fired %v too early", -late[0])
 		}
-		if p99 > 2*time.Second { // 250 ms on a machine of its own
+		if p99 > 5*time.Second { // 250 ms on a machine of its own, without the race detector
 			t.Errorf("p99 is %v", p99)
 		}
 	}

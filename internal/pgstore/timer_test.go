@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/queenmq-go/queenmq/internal/mq"
-	"github.com/queenmq-go/queenmq/internal/pgtest"
 )
 
 func scheduleOp(queue, key string, delay time.Duration) mq.TimerOp {
@@ -141,5 +140,4 @@ func TestTimers_Throughput(t *testing.T) {
 		done += got.Done
 	}
 	t.Logf("%d timers fired in %v", n, time.Since(start))
-	_ = pgtest.PoolSize
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/queenmq-go/queenmq/internal/mq"
 	"github.com/queenmq-go/queenmq/internal/pgstore/db"
@@ -88,22 +89,36 @@ func (s *Store) FireTimers(ctx context.Context, due []mq.DueTimer, find func(ten
 	return f, translate(err)
 }
 
-func (s *Store) fireTimers(ctx context.Context, due []mq.DueTimer, find func(mq.UUID, string) *mq.QueueInfo) (mq.Fired, error) {
-	var out mq.Fired
-	err := s.txRelock(ctx, s.hot, false, func(ctx context.Context, tx pgx.Tx) error {
-		out = mq.Fired{}
-		claimed, err := claimTimers(ctx, tx, due)
-		if err != nil || len(claimed) == 0 {
+// fireTimers takes three trips: begin and claim, append, delete and commit.
+func (s *Store) fireTimers(ctx context.Context, due []mq.DueTimer, find func(mq.UUID, string) *mq.QueueInfo) (out mq.Fired, err error) {
+	ctx, cancel := s.detach(ctx)
+	defer cancel()
+	err = retryStale(ctx, false, func() error {
+		c, err := s.acquire(ctx, s.hot)
+		if err != nil {
 			return err
 		}
-		w := layVolley(claimed, find)
-		if err := w.append(ctx, tx); err != nil {
-			return err
+		defer c.Release()
+		out, err = fireOn(ctx, c, due, find)
+		if err != nil {
+			out = mq.Fired{}
+			rollback(ctx, c)
 		}
-		out = w.fired()
-		return w.remove(ctx, tx)
+		return err
 	})
 	return out, err
+}
+
+func fireOn(ctx context.Context, c *pgxpool.Conn, due []mq.DueTimer, find func(mq.UUID, string) *mq.QueueInfo) (mq.Fired, error) {
+	claimed, err := claimTimers(ctx, c, due)
+	if err != nil {
+		return mq.Fired{}, err
+	}
+	v := layVolley(claimed, find)
+	if err := v.append(ctx, c); err != nil {
+		return mq.Fired{}, err
+	}
+	return v.fired(), v.finish(ctx, c)
 }
 
 // claimedTimer is a locked row, in the order of delivery.
@@ -113,7 +128,7 @@ type claimedTimer struct {
 	deliverAt time.Time
 }
 
-func claimTimers(ctx context.Context, tx pgx.Tx, due []mq.DueTimer) ([]claimedTimer, error) {
+func claimTimers(ctx context.Context, c *pgxpool.Conn, due []mq.DueTimer) ([]claimedTimer, error) {
 	places := map[int64]struct{}{}
 	var p db.ClaimTimersParams
 	for i := range due {
@@ -131,10 +146,11 @@ func claimTimers(ctx context.Context, tx pgx.Tx, due []mq.DueTimer) ([]claimedTi
 		p.TimerPlaces = append(p.TimerPlaces, place)
 	}
 	var b batch
+	b.Queue("begin")
 	q := b.queries()
 	_ = q.LimitIdleTransaction(ctx)
 	_, _ = q.ClaimTimers(ctx, p)
-	br := tx.SendBatch(ctx, &b.Batch)
+	br := c.SendBatch(ctx, &b.Batch)
 	claimed, err := readClaimed(br, due)
 	if cerr := br.Close(); err == nil {
 		err = cerr
@@ -146,8 +162,10 @@ func claimTimers(ctx context.Context, tx pgx.Tx, due []mq.DueTimer) ([]claimedTi
 }
 
 func readClaimed(br pgx.BatchResults, due []mq.DueTimer) ([]claimedTimer, error) {
-	if _, err := br.Exec(); err != nil {
-		return nil, err
+	for range 2 { // begin and the limit
+		if _, err := br.Exec(); err != nil {
+			return nil, err
+		}
 	}
 	rows, err := br.Query()
 	if err != nil {
@@ -227,9 +245,9 @@ func runOf(partition string, timers []claimedTimer, dedup bool) mq.Run {
 
 // append stores the runs. A run is stored whole or not at all: one that holds
 // an id which is stored already is tried again without it, under the same lock.
-func (v *volley) append(ctx context.Context, tx pgx.Tx) error {
+func (v *volley) append(ctx context.Context, c *pgxpool.Conn) error {
 	for first := true; len(v.parts) > 0; first = false {
-		if err := sendParts(ctx, tx, v.parts, first); err != nil {
+		if err := sendParts(ctx, c, v.parts, first); err != nil {
 			return err
 		}
 		var rest []mq.Append
@@ -249,7 +267,7 @@ func (v *volley) append(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-func sendParts(ctx context.Context, tx pgx.Tx, parts []mq.Append, lock bool) error {
+func sendParts(ctx context.Context, c *pgxpool.Conn, parts []mq.Append, lock bool) error {
 	var b batch
 	q := b.queries()
 	for i := range parts {
@@ -265,7 +283,7 @@ func sendParts(ctx context.Context, tx pgx.Tx, parts []mq.Append, lock bool) err
 	for i := range parts {
 		_, _ = q.AppendSegments(ctx, appendParams(&parts[i]))
 	}
-	br := tx.SendBatch(ctx, &b.Batch)
+	br := c.SendBatch(ctx, &b.Batch)
 	var err error
 	for i := 0; lock && err == nil && i < len(parts); i++ {
 		_, err = br.Exec()
@@ -322,18 +340,20 @@ func (v *volley) fired() mq.Fired {
 	return out
 }
 
-func (v *volley) remove(ctx context.Context, tx pgx.Tx) error {
-	if len(v.done) == 0 {
-		return nil
+// finish deletes what is done and commits.
+func (v *volley) finish(ctx context.Context, c *pgxpool.Conn) error {
+	var b batch
+	if len(v.done) > 0 {
+		var p db.DeleteTimersParams
+		for _, t := range v.done {
+			p.Tenants = append(p.Tenants, t.Tenant)
+			p.Queues = append(p.Queues, t.Queue)
+			p.TimerKeys = append(p.TimerKeys, t.Key)
+		}
+		_, _ = b.queries().DeleteTimers(ctx, p)
 	}
-	var p db.DeleteTimersParams
-	for _, t := range v.done {
-		p.Tenants = append(p.Tenants, t.Tenant)
-		p.Queues = append(p.Queues, t.Queue)
-		p.TimerKeys = append(p.TimerKeys, t.Key)
-	}
-	_, err := db.New(tx).DeleteTimers(ctx, p)
-	return err
+	b.Queue("commit")
+	return c.SendBatch(ctx, &b.Batch).Close()
 }
 
 // PostponeTimer puts a timer that was not fired off. A failure counts as an
