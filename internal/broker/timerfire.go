@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -200,7 +201,8 @@ func fitTimers(due []mq.DueTimer) int {
 }
 
 // fireSet fires a set in one transaction. When that fails for a reason that may
-// lie in one of them, halves are tried until the bad one is alone.
+// lie in one of them, halves are tried until the bad one is alone; when somebody
+// holds a destination, until that one is.
 func (b *Broker) fireSet(ctx context.Context, due []mq.DueTimer) (done int, err error) {
 	f, err := b.store.FireTimers(ctx, due, b.cache.queue)
 	if err == nil {
@@ -216,16 +218,37 @@ func (b *Broker) fireSet(ctx context.Context, due []mq.DueTimer) (done int, err 
 	if isOutage(err) && !held {
 		return 0, err
 	}
-	if len(due) == 1 {
-		return 1, b.misfire(ctx, &due[0], err, held)
-	}
 	half := len(due) / 2
+	if held {
+		half = splitByPlace(due)
+	}
+	if half == 0 {
+		for i := range due {
+			if err := b.misfire(ctx, &due[i], err, held); err != nil {
+				return i, err
+			}
+		}
+		return len(due), nil
+	}
 	first, err := b.fireSet(ctx, due[:half])
 	if err != nil {
 		return first, err
 	}
 	second, err := b.fireSet(ctx, due[half:])
 	return first + second, err
+}
+
+// splitByPlace sorts timers so that those of half of the destinations come first,
+// and returns how many these are; zero when there is one destination only.
+func splitByPlace(due []mq.DueTimer) int {
+	number := map[mq.Place]int{}
+	for i := range due {
+		if _, known := number[due[i].Place()]; !known {
+			number[due[i].Place()] = len(number)
+		}
+	}
+	slices.SortStableFunc(due, func(x, y mq.DueTimer) int { return number[x.Place()] - number[y.Place()] })
+	return slices.IndexFunc(due, func(t mq.DueTimer) bool { return number[t.Place()] >= len(number)/2 })
 }
 
 func (b *Broker) announceFired(f *mq.Fired) {

@@ -272,6 +272,46 @@ func TestTimer_T21_OutageTakesNoAttempts(t *testing.T) {
 	b.popUntil("q", 1)
 }
 
+func TestTimer_HeldDestinationHoldsNobodyElse(t *testing.T) {
+	t.Parallel()
+	f := Start(t, Options{})
+	b := f.One()
+	for _, p := range []string{"held", "free"} {
+		b.Push(Item{Queue: "q", Partition: p})
+	}
+	b.popUntil("q", 2)
+	tx, err := f.DB.Pool(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // over already, or given up
+	if _, err := tx.Exec(t.Context(), "SELECT 1 FROM queen.partitions WHERE name = 'held' FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	ops := make([]op, 100)
+	for i := range ops {
+		ops[i] = schedule("q", fmt.Sprint("t", i), 0, `1`, "partition", []string{"held", "free"}[i%2])
+	}
+	b.timers(ops...)
+	start := time.Now()
+	for _, m := range b.popUntil("q", 50) {
+		if m.Partition != "free" {
+			t.Fatalf("%s", m.Partition)
+		}
+	}
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("the others came after %v", took)
+	}
+	time.Sleep(1500 * time.Millisecond)
+	if row := b.peek("q", "t0"); !row.Found || row.Attempts != 0 || row.LastError != nil {
+		t.Errorf("%+v", row)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.popUntil("q", 50)
+}
+
 func TestTimer_T23_TheDatabaseHasTheClock(t *testing.T) {
 	t.Parallel()
 	f := Start(t, Options{})
