@@ -333,3 +333,57 @@ async def renew_in_consume(env):
     await env.queue().batch(1).limit(1).renew_lease(True, 500).consume(slow)
     assert handled == [1]
     assert await pop(env.queue()) == [], "the message came back although its handler had acknowledged it"
+
+
+@case("transaction of a push and an ack")
+async def transaction(env):
+    await env.queue().push([{"data": {"n": 1}}])
+    (message,) = await env.queue().batch(1).wait(False).pop()
+    env.queue(".out")
+    answer = await env.client.transaction().ack(message).queue(env.queue_name + ".out").push([{"data": {"n": 2}}]).commit()
+    assert answer["success"] is True, answer
+    (pushed,) = await env.queue(".out").batch(1).wait(False).pop()
+    assert pushed["data"] == {"n": 2}, pushed
+
+
+@case("transaction sent again")
+async def transaction_again(env):
+    await env.queue().push([{"data": {"n": 1}}])
+    (message,) = await pop(env.queue())
+    env.queue(".out")
+
+    def step():
+        return env.client.transaction().ack(message).queue(env.queue_name + ".out").push([{"data": {"n": 2}}])
+
+    await step().commit()
+    try:
+        answer = await step().commit()
+        assert answer["success"] is False, answer
+    except AssertionError:
+        raise
+    except Exception as error:  # the client raises, with the broker's text
+        assert "QTXN" in str(error), error
+    assert data(await pop(env.queue(".out"), 10)) == [{"n": 2}]
+
+
+@case("key value", majors=(2,))
+async def key_value(env):
+    await env.client.kv.put("py", env.queue_name, {"n": 1}, ttl_seconds=60)
+    found = await env.client.kv.get("py", env.queue_name)
+    assert found["value"] == {"n": 1}, found
+
+
+@case("timer", majors=(2,))
+async def timer(env):
+    env.queue()
+    await env.client.timers.schedule(env.queue_name, "once", {"n": 1}, delay_ms=100)
+    (message,) = await env.queue().batch(1).wait(True).timeout_millis(5000).pop()
+    assert message["data"] == {"n": 1}, message
+
+
+@case("lock", majors=(2,))
+async def lock(env):
+    held = env.client.lock(env.queue_name, ttl_seconds=30)
+    assert await held.acquire()
+    assert not await env.client.lock(env.queue_name, ttl_seconds=30).acquire()
+    assert await held.release()

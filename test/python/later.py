@@ -24,17 +24,6 @@ def later(name, reason, majors=(0, 2)):
     return add
 
 
-@later("transaction of a push and an ack", "transactions")
-async def transaction(env):
-    await env.queue().push([{"data": {"n": 1}}])
-    (message,) = await env.queue().batch(1).wait(False).pop()
-    env.queue(".out")
-    answer = await env.client.transaction().ack(message).queue(env.queue_name + ".out").push([{"data": {"n": 2}}]).commit()
-    assert answer["success"] is True, answer
-    (pushed,) = await env.queue(".out").batch(1).wait(False).pop()
-    assert pushed["data"] == {"n": 2}, pushed
-
-
 @later("message trace", "traces")
 async def trace(env):
     answers = []
@@ -48,29 +37,6 @@ async def trace(env):
     if answers[0].get("success") is not True:
         refusal = httpx.post(env.url + "/api/v1/traces", json={})
         raise NotServed(refusal.json().get("code"))
-
-
-@later("key value", "key/value state", majors=(2,))
-async def key_value(env):
-    await env.client.kv.put("py", env.queue_name, {"n": 1}, ttl_seconds=60)
-    found = await env.client.kv.get("py", env.queue_name)
-    assert found["value"] == {"n": 1}, found
-
-
-@later("timer", "timers", majors=(2,))
-async def timer(env):
-    env.queue()
-    await env.client.timers.schedule(env.queue_name, "once", {"n": 1}, delay_ms=100)
-    (message,) = await env.queue().batch(1).wait(True).timeout_millis(5000).pop()
-    assert message["data"] == {"n": 1}, message
-
-
-@later("lock", "locks and semaphores", majors=(2,))
-async def lock(env):
-    held = env.client.lock(env.queue_name, ttl_seconds=30)
-    assert await held.acquire()
-    assert not await env.client.lock(env.queue_name, ttl_seconds=30).acquire()
-    assert await held.release()
 
 
 @later("ephemeral queue", "ephemeral queues", majors=(2,))
