@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -149,6 +148,6 @@ func (c *chaos) until(r *rand.Rand, want int, path string, body any) bool {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	c.t.Error(fmt.Sprintf("%s: no answer in 300 tries", path))
+	c.t.Errorf("%s: no answer in 300 tries", path)
 	return false
 }
