@@ -90,6 +90,9 @@ func TestLongPoll_B55_B114_AnAckWakes(t *testing.T) {
 				}
 			}
 			next := await(t, got, "the pop")
+			if next == nil {
+				t.Fatalf("%s: the ack did not wake the pop", status)
+			}
 			want := ids(status, 2, 4)
 			if status == "failed" || status == "retry" {
 				want = ids(status, 1, 4)

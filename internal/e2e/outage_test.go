@@ -314,6 +314,8 @@ func TestOutage_AnswerLost(t *testing.T) {
 	// one trip each, and its answer is all that can get lost.
 	f, p := behindProxy(t, 1, "QUEEN_STMT_TIMEOUT_MS=1000", "DB_POOL_SIZE=2")
 	b := f.One()
+	// Nobody else may use that connection.
+	b.Must(http.StatusOK, "POST", "/api/v1/system/kv-timers", `{"timersFire":false}`)
 	b.PushN("q", "", "warm", 1)
 	b.AckAll(b.Pop("q", ""))
 	lose := func(call func()) {

@@ -123,13 +123,18 @@ func (b *Bus) send(ctx context.Context) {
 			return
 		case <-b.signal:
 		}
-		texts := b.take()
+		hints := b.take()
+		texts := b.encode(hints)
 		if len(texts) == 0 {
 			continue
 		}
 		if err := b.publish(ctx, texts); err != nil && ctx.Err() == nil {
 			b.cfg.Logger.Warn("hints not sent, other brokers look by themselves", "hints", len(texts), "error", err)
-			pause(ctx, time.Second)
+			pause(ctx, retryPause)
+			// Late is better than never, and what was said since joins them.
+			for _, h := range hints {
+				b.Send(*h)
+			}
 			continue
 		}
 		b.cfg.Metrics.HintsSent(len(texts))
@@ -144,6 +149,9 @@ func (b *Bus) publish(ctx context.Context, texts []string) error {
 	defer cancel()
 	return b.transport.Publish(ctx, texts)
 }
+
+// retryPause is the rest after hints could not be sent.
+const retryPause = 250 * time.Millisecond
 
 func pause(ctx context.Context, d time.Duration) {
 	select {
@@ -165,13 +173,17 @@ type text struct {
 // maxText keeps a hint below the limit of a notification.
 const maxText = 7500
 
-func (b *Bus) take() []string {
+func (b *Bus) take() map[hintKey]*mq.Hint {
 	b.mu.Lock()
-	pending := b.pending
+	defer b.mu.Unlock()
+	hints := b.pending
 	b.pending = map[hintKey]*mq.Hint{}
-	b.mu.Unlock()
-	texts := make([]string, 0, len(pending))
-	for _, h := range pending {
+	return hints
+}
+
+func (b *Bus) encode(hints map[hintKey]*mq.Hint) []string {
+	texts := make([]string, 0, len(hints))
+	for _, h := range hints {
 		t := text{Queue: h.Queue, Group: h.Group, Partitions: h.Partitions, Reload: h.Reload, Origin: b.origin}
 		raw, err := json.Marshal(t)
 		if err == nil && len(raw) > maxText {
