@@ -121,7 +121,7 @@ func FuzzDecodeBundle(f *testing.F) {
 		}
 		checkAccepted(t, body)
 		for _, rider := range [][]byte{in.kv, in.timers} {
-			if rider != nil && !(json.Valid(rider) && strings.HasPrefix(string(rider), "[")) {
+			if len(rider) > 0 && (!json.Valid(rider) || rider[0] != '[') {
 				t.Fatalf("rider %s", rider)
 			}
 		}
