@@ -12,11 +12,11 @@ GOFUMPT  ?= $(BIN)/gofumpt-$(GOFUMPT_VERSION)
 
 GO ?= go
 
-# Two packages at a time: most of them keep a PostgreSQL busy, and the race detector multiplies memory.
+# One package at a time: most of them keep a PostgreSQL busy, and some measure how fast things are.
 TEST_FLAGS   ?= -race
-TEST_PROCS   ?= 2
+TEST_PROCS   ?= 1
 # Most tests wait more than they work.
-TEST_PARALLEL ?= 8
+TEST_PARALLEL ?= 4
 TEST_TIMEOUT ?= 12m
 PACKAGES     ?= ./...
 

@@ -48,7 +48,7 @@ type Broker struct {
 func Start(t testing.TB, o Options) *Fleet {
 	t.Helper()
 	f := &Fleet{t: t, DB: pgtest.New(t)}
-	env := append([]string{"DATABASE_URL=" + f.DB.URL, "DB_POOL_SIZE=8"}, o.Env...)
+	env := append([]string{"DATABASE_URL=" + f.DB.URL, "DB_POOL_SIZE=16"}, o.Env...)
 	if o.Redis {
 		env = append(env, "REDIS_URL="+pgtest.Redis(t))
 	}

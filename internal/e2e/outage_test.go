@@ -142,8 +142,8 @@ func TestOutage_RealServerStopsAndStarts(t *testing.T) {
 	f := &Fleet{t: t, DB: &pgtest.DB{URL: srv.URL()}}
 	b := f.start([]string{"DATABASE_URL=" + srv.URL(), "DB_POOL_SIZE=8"})
 	b.PushN("q", "", "kept", 3)
-	waiting := parkPop(b, "other", "wait=true&timeout=30000")
-	time.Sleep(200 * time.Millisecond)
+	waiting := parkPop(b, "other", "wait=true&timeout=60000")
+	time.Sleep(time.Second) // until it was looked for once
 	if err := srv.Stop(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +315,10 @@ func TestOutage_AnswerLost(t *testing.T) {
 	f, p := behindProxy(t, 1, "QUEEN_STMT_TIMEOUT_MS=1000", "DB_POOL_SIZE=2")
 	b := f.One()
 	// Nobody else may use that connection.
-	b.Must(http.StatusOK, "POST", "/api/v1/system/kv-timers", `{"timersFire":false}`)
+	soon(t, 20*time.Second, func() bool {
+		status, _, _ := b.Do("POST", "/api/v1/system/kv-timers", `{"timersFire":false}`)
+		return status == http.StatusOK
+	})
 	b.PushN("q", "", "warm", 1)
 	b.AckAll(b.Pop("q", ""))
 	lose := func(call func()) {

@@ -319,10 +319,10 @@ func TestPop_B69_AnUnknownPartitionIsNotMade(t *testing.T) {
 func TestPop_B78_TheRemovedHeadIsPassedOver(t *testing.T) {
 	t.Parallel()
 	eachScene(t, []string{"RETENTION_INTERVAL=100"}, func(t testing.TB, s *scene) {
-		s.producer.Configure(s.queue, map[string]any{"retentionEnabled": true, "retentionSeconds": 2})
+		s.producer.Configure(s.queue, map[string]any{"retentionEnabled": true, "retentionSeconds": 6})
 		s.push(3)
 		s.mustPop("batch=1&leaseSeconds=1", "m-0") // the cursor is inside what goes
-		time.Sleep(1500 * time.Millisecond)
+		time.Sleep(5 * time.Second)                // how long the late ones outlive the head
 		s.producer.PushN(s.queue, partition, "late", 2)
 		eventually(t, func() bool {
 			var q struct {
