@@ -129,6 +129,9 @@ func claimRequest(p *mq.Pop, queue int64, bytes int64) mq.ClaimRequest {
 	}
 }
 
+// maxLooks is how often a pop that got nothing looks again at once.
+const maxLooks = 3
+
 // probe asks the store for the first pops of a line, in one transaction.
 func (b *Broker) probe(key popKey, reqs []popRequest) park.Result[*mq.Delivery] {
 	ctx := context.Background()
@@ -146,12 +149,17 @@ func (b *Broker) probe(key popKey, reqs []popRequest) park.Result[*mq.Delivery] 
 	}
 	start := time.Now()
 	got, err := b.store.Claim(ctx, key.queue, g, floor, claims)
-	if err == nil && !floor.IsZero() {
-		// Nothing above the floor is not nothing.
-		if below := empties(got.Claims); len(below) > 0 {
-			b.floors.drop(at)
-			err = b.claimBelow(ctx, key, g, claims, below, &got)
+	for look := 0; err == nil && look < maxLooks; look++ {
+		below := empties(got.Claims)
+		// Nothing above the floor is not nothing. And a claim that came upon a
+		// cursor which was ready for nothing has put it right: what stands
+		// behind it is ready still.
+		hidden := look == 0 && !floor.IsZero() || got.Next.In == 0
+		if len(below) == 0 || !hidden {
+			break
 		}
+		b.floors.drop(at)
+		err = b.claimBelow(ctx, key, g, claims, below, &got)
 	}
 	b.metrics.Claimed(time.Since(start))
 	b.metrics.GatherFired("pop", len(reqs), time.Since(start))
