@@ -11,6 +11,7 @@ func TestPop_B170_AHeldPartitionHidesNoOther(t *testing.T) {
 	t.Parallel()
 	b := Start(t, Options{}).One()
 	b.Configure("q", map[string]any{"delayedProcessing": 3})
+	b.Must(204, "GET", "/api/v1/pop/queue/q", nil) // the group is there from the start
 	begin := time.Now()
 	until := func(d time.Duration) { time.Sleep(time.Until(begin.Add(d))) }
 	b.PushN("q", "a", "first", 1)
