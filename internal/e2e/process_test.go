@@ -73,7 +73,7 @@ func serve(t *testing.T, bin, database string, env ...string) *process {
 	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = <-p.done
+		p.t.Logf("broker ended: %v", <-p.done)
 		p.client.CloseIdleConnections()
 		if t.Failed() {
 			t.Logf("log of the broker:\n%s", text)
