@@ -25,8 +25,11 @@ SELECT g.id FROM queen.consumer_groups g WHERE g.queue_id = @queue_id AND g.id =
 -- Caller: seeding of a group, after LockGroup, a bounded step at a time. The lock on the
 -- partition rows keeps a push in flight from missing the new cursor: either it
 -- commits first and is seen, or it waits and sees the cursor.
-SELECT p.id FROM queen.partitions p, queen.consumer_groups g
-WHERE p.queue_id = @queue_id AND g.queue_id = @queue_id AND g.id = @group_id AND NOT g.seeded AND p.id > g.seeded_through
+-- Plan: range of the primary key.
+SELECT p.id FROM queen.partitions p
+WHERE p.queue_id = @queue_id
+  AND p.id > (SELECT g.seeded_through FROM queen.consumer_groups g
+              WHERE g.queue_id = @queue_id AND g.id = @group_id AND NOT g.seeded)
 ORDER BY p.id LIMIT @step FOR SHARE OF p;
 
 -- name: SeedCursors :one
@@ -41,14 +44,16 @@ WITH g AS MATERIALIZED (
   FOR NO KEY UPDATE
 ),
 part AS MATERIALIZED (
-  SELECT p.id, p.last_offset, p.log_start,
+  SELECT p.id, p.last_offset,
          CASE WHEN g.start_mode = 1 THEN p.log_start - 1
               WHEN p.last_write_at IS NULL THEN p.last_offset
               WHEN p.last_write_at < g.start_at THEN p.last_offset
-              ELSE coalesce(queen.first_offset_at(p.queue_id, p.id, g.start_at) - 1, p.last_offset) END AS committed
-  FROM g, queen.partitions p
-  WHERE p.queue_id = @queue_id AND p.id > g.seeded_through
-  ORDER BY p.id LIMIT @step
+              ELSE coalesce(queen.first_offset_at(@queue_id, p.id, g.start_at) - 1, p.last_offset) END AS committed
+  FROM (
+    SELECT p.id, p.last_offset, p.log_start, p.last_write_at FROM queen.partitions p
+    WHERE p.queue_id = @queue_id AND p.id > (SELECT g.seeded_through FROM g)
+    ORDER BY p.id LIMIT @step
+  ) p CROSS JOIN g
 ),
 seeded AS (
   INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed, ready_at)
