@@ -201,6 +201,15 @@ func (b *Broker) Drain() {
 	b.chores.close()
 }
 
+// Waiting is how many pops wait, all together.
+func (b *Broker) Waiting() int {
+	total := 0
+	for _, n := range b.lot.Waiting() {
+		total += n
+	}
+	return total
+}
+
 // Parked counts waiting pops by queue name.
 func (b *Broker) Parked() map[string]int {
 	out := map[string]int{}

@@ -66,7 +66,6 @@ func (n *Node) start(ctx context.Context, cfg config.Config, version string, log
 	if err := checkSchema(ctx, n.store, log); err != nil {
 		return err
 	}
-	limitMemory()
 	metrics := obs.NewMetrics(prometheus.NewRegistry())
 	metrics.SetPool(n.store.Stat)
 	hints := &relay{}
@@ -80,6 +79,7 @@ func (n *Node) start(ctx context.Context, cfg config.Config, version string, log
 	if err != nil {
 		return err
 	}
+	n.limitMemory(background)
 	keeper := janitor.New(n.store, janitorConfig(cfg, log))
 	n.loops.Go(func() { keeper.Run(background) })
 	n.loops.Go(func() { n.broker.RunTimers(background) })
@@ -157,13 +157,33 @@ func awaitDatabase(ctx context.Context, ping func(context.Context) error, log *s
 }
 
 // softMemory is where the garbage collector starts to work harder. A broker
-// holds requests and caches, so a few hundred megabytes are plenty.
-const softMemory = 200 << 20
+// holds requests and caches, so a few hundred megabytes are plenty; a parked pop
+// is a connection with its buffers and comes on top.
+const (
+	softMemory   = 200 << 20
+	parkedMemory = 24 << 10
+)
 
-func limitMemory() {
-	if debug.SetMemoryLimit(-1) == math.MaxInt64 { // GOMEMLIMIT is not set
-		debug.SetMemoryLimit(softMemory)
+// limitMemory keeps the soft limit of the process above what it cannot help
+// holding: a collector that chases a limit below that never rests. GOMEMLIMIT,
+// when it is set, is left alone.
+func (n *Node) limitMemory(ctx context.Context) {
+	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
+		return
 	}
+	debug.SetMemoryLimit(softMemory)
+	n.loops.Go(func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				debug.SetMemoryLimit(softMemory + int64(n.broker.Waiting())*parkedMemory)
+			}
+		}
+	})
 }
 
 func brokerConfig(cfg config.Config, log *slog.Logger) broker.Config {
