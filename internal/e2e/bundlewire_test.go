@@ -18,6 +18,7 @@ type bundleAnswer struct {
 	Reason        string          `json:"reason"`
 	Error         string          `json:"error"`
 	Results       json.RawMessage `json:"results"`
+	KVReason      string          `json:"kvReason"` // of a lost required operation
 }
 
 // stepResult answers one step of a bundle.

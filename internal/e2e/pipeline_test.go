@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -24,12 +23,7 @@ const stages, lanes = 2, 4
 // All of it is to happen once a message, whatever goes wrong.
 type pipeline struct {
 	*chaos
-	pushed    [lanes]atomic.Int64
-	committed atomic.Int64 // answers that said so
-	rolled    atomic.Int64
-	unknown   atomic.Int64
-	twins     atomic.Int64
-	late      atomic.Int64
+	pushed [lanes]atomic.Int64
 }
 
 func TestPipeline_P10_ExactlyOnceUnderFaults(t *testing.T) {
@@ -47,12 +41,7 @@ func TestPipeline_P10_ExactlyOnceUnderFaults(t *testing.T) {
 		}
 	}
 	workers.Go(func() { p.observe(done) })
-	r := p.random(1000)
-	for time.Now().Before(until) && !t.Failed() {
-		time.Sleep(100*time.Millisecond + rand.N(300*time.Millisecond))
-		p.fault(r)
-	}
-	p.calm()
+	p.breakUntil(until)
 	producers.Wait()
 	total := 0
 	for i := range p.pushed {
@@ -137,33 +126,16 @@ func (p *pipeline) produce(lane int, until time.Time) {
 
 func (p *pipeline) work(stage int, r *rand.Rand, done <-chan struct{}) {
 	query := fmt.Sprintf("/api/v1/pop/queue/s%d?batch=6&leaseSeconds=1&wait=true&timeout=300&%s", stage, as("pipe"))
-	for {
-		select {
-		case <-done:
-			return
-		default:
-		}
-		status, _, raw, err := p.client(r.IntN(2)).Try(context.Background(), "GET", query, nil)
-		var got PopAnswer
-		if err != nil || status != http.StatusOK {
-			time.Sleep(20 * time.Millisecond)
-			continue
-		}
-		if err := json.Unmarshal(raw, &got); err != nil {
-			p.t.Errorf("pop: %v", err)
-			return
-		}
-		// In two steps under one lease, now and then; or none.
-		switch cut := r.IntN(12); {
-		case cut == 0: // the worker dies
-		case cut < 4 && len(got.Messages) > 1:
+	p.consume(r, query, done, func(got PopAnswer) {
+		// In two steps under one lease, now and then.
+		if r.IntN(4) == 0 && len(got.Messages) > 1 {
 			if p.step(stage, r, got.Messages[:1]) {
 				p.step(stage, r, got.Messages[1:])
 			}
-		default:
-			p.step(stage, r, got.Messages)
+			return
 		}
-	}
+		p.step(stage, r, got.Messages)
+	})
 }
 
 // stepOf is the transaction that handles messages.
@@ -200,79 +172,10 @@ func stepOf(stage int, messages []Message) ([]byte, string) {
 // it was, as far as is known.
 func (p *pipeline) step(stage int, r *rand.Rand, messages []Message) bool {
 	body, name := stepOf(stage, messages)
-	late := r.IntN(25) == 0
-	if late { // its lease is over, whether somebody else has the messages or not
-		p.late.Add(1)
-		time.Sleep(1300 * time.Millisecond)
-	}
-	commits, doubt := 0, false
-	for try := range 100 {
-		n := 1
-		if r.IntN(8) == 0 {
-			n, doubt = 2, true
-			p.twins.Add(1)
-		}
-		answers := make([]bundleAnswer, n)
-		var wg sync.WaitGroup
-		for i := range answers {
-			b := p.client((r.IntN(2) + i) % 2)
-			wg.Go(func() { answers[i] = p.commit(b, body) })
-		}
-		wg.Wait()
-		refused := false
-		for _, a := range answers {
-			switch {
-			case a.Success:
-				commits++
-			case a.Reason == "":
-				doubt = true
-			default:
-				refused = true
-				if a.Reason != "rejected_ack" && !doubt {
-					p.t.Errorf("step %s, sent once, is refused: %+v", name, a)
-				}
-			}
-		}
-		switch {
-		case commits > 1:
-			p.t.Errorf("step %s was committed twice", name)
-		case late && commits > 0:
-			p.t.Errorf("step %s was committed after its lease", name)
-		}
-		if commits > 0 {
-			p.committed.Add(1)
-			return true
-		}
-		if refused {
-			if p.rolled.Add(1); doubt {
-				p.unknown.Add(1) // it may have been committed before
-			}
-			return false
-		}
-		if try == 99 {
-			p.t.Errorf("step %s: no outcome in 100 tries", name)
-		}
-		time.Sleep(30 * time.Millisecond)
-	}
-	return false
+	return p.settle(r, name, body, "rejected_ack")
 }
 
-// commit sends a transaction once. Without a reason and success the outcome is
-// unknown.
-func (p *pipeline) commit(b *Broker, body []byte) (a bundleAnswer) {
-	status, _, raw, err := b.Try(context.Background(), "POST", transactionPath, body)
-	switch {
-	case err != nil || status == http.StatusServiceUnavailable:
-	case status != http.StatusOK || json.Unmarshal(raw, &a) != nil:
-		p.t.Errorf("transaction: %d %s", status, raw)
-	case !a.Success && !slices.Contains([]string{"rejected_ack", "duplicate", "kv_precondition"}, a.Reason):
-		p.t.Errorf("transaction: %s", raw)
-	}
-	return a
-}
-
-// observe looks at the database, in one snapshot each time: at no time is there
-// a part of a step.
+// observe compares, for each stage, what was acknowledged, pushed and counted.
 func (p *pipeline) observe(done <-chan struct{}) {
 	var parts []string
 	for stage := range stages {
@@ -282,28 +185,12 @@ func (p *pipeline) observe(done <-chan struct{}) {
 			(SELECT coalesce(sum(p.last_offset + 1), 0) FROM queen.partitions p JOIN queen.queues q ON q.id = p.queue_id WHERE q.name = 's%[2]d')::int,
 			(SELECT coalesce(sum(value::int), 0) FROM queen.kv WHERE ns = 'count' AND key = 's%[1]d')::int`, stage, stage+1))
 	}
-	query := "SELECT ARRAY[" + strings.Join(parts, ",") + "]"
-	looks := 0
-	for {
-		select {
-		case <-done:
-			if looks < 20 {
-				p.t.Errorf("looked %d times only", looks)
-			}
-			return
-		case <-time.After(20 * time.Millisecond):
-		}
-		var got []int
-		if err := p.pool.QueryRow(context.Background(), query).Scan(&got); err != nil {
-			p.t.Errorf("observer: %v", err)
-			return
-		}
-		looks++
+	p.watch(done, "SELECT ARRAY["+strings.Join(parts, ",")+"]", func(got []int) bool {
 		for s := range stages {
 			if x := got[3*s : 3*s+3]; x[0] != x[1] || x[0] != x[2] {
-				p.t.Errorf("stage %d: %d acknowledged, %d pushed, %d counted", s, x[0], x[1], x[2])
-				return
+				return false
 			}
 		}
-	}
+		return true
+	})
 }
