@@ -18,9 +18,6 @@ import (
 //go:embed *.sql
 var files embed.FS
 
-// FS returns the query files.
-func FS() fs.FS { return files }
-
 // Statement is one named query, its parameters rewritten to $1, $2, …
 type Statement struct {
 	Name string

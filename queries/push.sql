@@ -176,13 +176,6 @@ ON CONFLICT ON CONSTRAINT cursors_pkey DO NOTHING;
 -- Caller: a push that found no slice of message_ids for now, and the janitor.
 SELECT queen.ensure_id_slices(@id_class::smallint, queen.clock());
 
--- name: ReadMessageAt :one
--- Caller: a push that has to name the original of a duplicate; lookups by id.
--- The segment that holds an offset: one forward probe of the primary key.
-SELECT s.end_offset, s.message_count, s.created_at, s.ends, s.body FROM queen.segments s
-WHERE s.queue_id = @queue_id AND s.partition_id = @partition_id AND s.end_offset >= @message_offset
-ORDER BY s.end_offset LIMIT 1;
-
 -- name: FindPartition :one
 -- Caller: reads that address one partition by name.
 SELECT p.id, p.last_offset, p.log_start, p.created_at, p.last_write_at FROM queen.partitions p

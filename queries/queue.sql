@@ -54,11 +54,6 @@ SELECT q.* FROM queen.queues q
 WHERE q.tenant = @tenant AND (@namespace::text = '' OR q.namespace = @namespace) AND (@task::text = '' OR q.task = @task)
 ORDER BY q.name LIMIT @max_rows OFFSET @skip_rows;
 
--- name: CountQueue :one
--- Caller: queue list and detail: watermark sums, no message is read.
-SELECT count(*) AS partitions, coalesce(sum(p.last_offset - p.log_start + 1), 0)::bigint AS total
-FROM queen.partitions p WHERE p.queue_id = @queue_id;
-
 -- name: CountSegments :one
 -- Caller: queue list and detail. What the retained segments hold. Reads the
 -- queue's segment rows, never their bodies.

@@ -38,7 +38,6 @@ const (
 	CodeTimeout         = "timeout"
 	CodeOutcomeUnknown  = "outcome_unknown"
 	CodeInternal        = "internal"
-	CodeNotAvailable    = "not_available"
 )
 
 // ErrLockHeld is the cause when a call of several callers' work gave up on a row

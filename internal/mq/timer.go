@@ -24,8 +24,6 @@ const (
 	CodeTimersBadRequest    = "timers_bad_request"
 	CodeTimerHorizon        = "timer_horizon_exceeded"
 	CodeTimersDisabled      = "timers_disabled"
-	CodeTimersUnavailable   = "timers_unavailable"
-	CodeTimersError         = "timers_error"
 	ReasonTimersBadBody     = "timers_bad_body"
 	ReasonTimersBadOp       = "timers_bad_op"
 	ReasonTimersQueue       = "timers_queue_required"

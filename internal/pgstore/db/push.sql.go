@@ -454,41 +454,6 @@ func (q *Queries) LockPartitions(ctx context.Context, arg LockPartitionsParams) 
 	return err
 }
 
-const ReadMessageAt = `-- name: ReadMessageAt :one
-SELECT s.end_offset, s.message_count, s.created_at, s.ends, s.body FROM queen.segments s
-WHERE s.queue_id = $1 AND s.partition_id = $2 AND s.end_offset >= $3
-ORDER BY s.end_offset LIMIT 1
-`
-
-type ReadMessageAtParams struct {
-	QueueID       int64
-	PartitionID   int64
-	MessageOffset int64
-}
-
-type ReadMessageAtRow struct {
-	EndOffset    int64
-	MessageCount int32
-	CreatedAt    time.Time
-	Ends         []byte
-	Body         string
-}
-
-// Caller: a push that has to name the original of a duplicate; lookups by id.
-// The segment that holds an offset: one forward probe of the primary key.
-func (q *Queries) ReadMessageAt(ctx context.Context, arg ReadMessageAtParams) (ReadMessageAtRow, error) {
-	row := q.db.QueryRow(ctx, ReadMessageAt, arg.QueueID, arg.PartitionID, arg.MessageOffset)
-	var i ReadMessageAtRow
-	err := row.Scan(
-		&i.EndOffset,
-		&i.MessageCount,
-		&i.CreatedAt,
-		&i.Ends,
-		&i.Body,
-	)
-	return i, err
-}
-
 const ShareQueue = `-- name: ShareQueue :exec
 SELECT q.id FROM queen.queues q WHERE q.id = $1 FOR SHARE
 `

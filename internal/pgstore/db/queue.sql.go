@@ -10,24 +10,6 @@ import (
 	"time"
 )
 
-const CountQueue = `-- name: CountQueue :one
-SELECT count(*) AS partitions, coalesce(sum(p.last_offset - p.log_start + 1), 0)::bigint AS total
-FROM queen.partitions p WHERE p.queue_id = $1
-`
-
-type CountQueueRow struct {
-	Partitions int64
-	Total      int64
-}
-
-// Caller: queue list and detail: watermark sums, no message is read.
-func (q *Queries) CountQueue(ctx context.Context, queueID int64) (CountQueueRow, error) {
-	row := q.db.QueryRow(ctx, CountQueue, queueID)
-	var i CountQueueRow
-	err := row.Scan(&i.Partitions, &i.Total)
-	return i, err
-}
-
 const CountSegments = `-- name: CountSegments :one
 SELECT count(*) AS segments, coalesce(sum(octet_length(s.body)), 0)::bigint AS bytes
 FROM queen.segments s WHERE s.queue_id = $1
