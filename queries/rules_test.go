@@ -61,6 +61,12 @@ var spread = map[string]string{
 	"PruneKV":               "expired keys of all tenants",
 	"ReadSettings":          "a few rows for the whole fleet",
 	"SaveSettings":          "a few rows for the whole fleet",
+	"ListEphemeralQueues":   "declarations of all tenants, not spread",
+	"FindEphemeralQueue":    "a declaration, not spread",
+	"ListEphemeralGrants":   "a few rows for the whole fleet",
+	"LockEphemeralQueue":    "locks a name, looks at no data",
+	"PutEphemeralQueue":     "a declaration, not spread",
+	"DeleteEphemeralQueue":  "a declaration, not spread",
 }
 
 func everyStatement(t *testing.T) []Statement {
