@@ -41,6 +41,7 @@ var statuses = map[mq.Kind]struct {
 }{
 	mq.KindInvalid:     {http.StatusBadRequest, mq.CodeBadRequest, false},
 	mq.KindTooLarge:    {http.StatusRequestEntityTooLarge, mq.CodePayloadTooLarge, false},
+	mq.KindForbidden:   {http.StatusForbidden, mq.CodeForbidden, false},
 	mq.KindNotFound:    {http.StatusNotFound, mq.CodeNotFound, false},
 	mq.KindConflict:    {http.StatusConflict, mq.CodeConflict, false},
 	mq.KindOverloaded:  {http.StatusTooManyRequests, mq.CodeOverloaded, true},

@@ -15,6 +15,7 @@ const (
 	KindInternal    Kind = iota // a fault of the broker: 500
 	KindInvalid                 // a field is missing or wrong: 400
 	KindTooLarge                // over a size limit: 413
+	KindForbidden               // not allowed to this caller, or not that much: 403
 	KindNotFound                // 404
 	KindConflict                // 409
 	KindOverloaded              // admission budget full: 429
@@ -29,6 +30,7 @@ const (
 	CodeBadBody         = "bad_body"
 	CodeBadRequest      = "bad_request"
 	CodeNoSuchRoute     = "no_such_route"
+	CodeForbidden       = "forbidden"
 	CodeNotFound        = "not_found"
 	CodePayloadTooLarge = "payload_too_large"
 	CodeNameTooLong     = "name_too_long"
