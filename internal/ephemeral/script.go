@@ -1,0 +1,151 @@
+package ephemeral
+
+import (
+	"context"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/queenmq-go/queenmq/internal/mq"
+)
+
+//go:embed scripts/*.lua
+var sources embed.FS
+
+// Scripts of one queue begin with the library; the other two know no queue.
+var (
+	pushScript      = queueScript("push")
+	popScript       = queueScript("pop")
+	ackScript       = queueScript("ack")
+	sweepScript     = queueScript("sweep")
+	configureScript = queueScript("configure")
+	resetScript     = queueScript("reset")
+	deleteScript    = queueScript("delete")
+	depthScript     = queueScript("depth")
+	queuesScript    = redis.NewScript(source("queues"))
+	dueScript       = redis.NewScript(source("due"))
+)
+
+func queueScript(name string) *redis.Script { return redis.NewScript(source("lib") + source(name)) }
+
+func source(name string) string {
+	text, err := sources.ReadFile("scripts/" + name + ".lua")
+	if err != nil {
+		panic(err) // embedded: it is there or the program does not build
+	}
+	return string(text)
+}
+
+// call is one run of a queue's script.
+type call struct {
+	script *redis.Script
+	at     address
+	limits declaration
+	args   []any // after the fourteen every script takes
+}
+
+// every is how many arguments every script takes.
+const every = 14
+
+func (s *Service) arguments(c *call) []any {
+	l := &c.limits.limits
+	policy := 0
+	if l.Policy == mq.EphemeralDropOldest {
+		policy = 1
+	}
+	args := make([]any, 0, every+len(c.args))
+	args = append(args, c.at.queue, c.at.tenant, c.limits.version, l.MaxBytes, l.MaxLength, policy, l.TTLSeconds,
+		l.LeaseSeconds, l.RetryLimit, l.WindowMS, l.WindowCount, s.cfg.ImplicitIdle.Milliseconds(), s.channel(), incarnation())
+	return append(args, c.args...)
+}
+
+// incarnation names a ring. It is random, so one that is made again after the
+// contents were lost has another.
+func incarnation() string {
+	var b [8]byte
+	n := rand.Uint64()
+	for i := range b {
+		b[i] = byte(n >> (8 * i))
+	}
+	return hex.EncodeToString(b[:])
+}
+
+// reply is a script's answer after its head.
+type reply struct {
+	word string
+	rest []any
+}
+
+// run runs a script, and once more when the caller's declaration turned out to
+// be gone.
+func (s *Service) run(ctx context.Context, c *call) (reply, error) {
+	for again := false; ; again = true {
+		got, err := c.script.Run(ctx, s.redis, c.at.keys(), s.arguments(c)...).Slice()
+		if err != nil {
+			return reply{}, fault(err)
+		}
+		r := s.read(got)
+		if r.word != wordRedeclare || again {
+			return r, nil
+		}
+		s.declared.reread(ctx, c.at.queue)
+		c.limits = s.declared.of(ctx, c.at.queue)
+	}
+}
+
+// What scripts answer.
+const (
+	wordRedeclare = "redeclare" // the declaration sent along is older than the deletion of the queue
+	wordFull      = "full"
+	wordNone      = "none" // no such queue
+	wordGone      = "gone"
+)
+
+// read takes off the head of an answer and counts what was dropped.
+func (s *Service) read(got []any) reply {
+	if len(got) < 4 {
+		return reply{}
+	}
+	for i, reason := range [...]string{"bounds", "ttl", "retry"} {
+		if n := number(got[1+i]); n > 0 {
+			s.metrics.EphemeralDropped(reason, int(n))
+		}
+	}
+	return reply{word: text(got[0]), rest: got[4:]}
+}
+
+func number(v any) int64 {
+	switch n := v.(type) {
+	case int64:
+		return n
+	case string:
+		i, err := strconv.ParseInt(n, 10, 64)
+		if err != nil {
+			return 0
+		}
+		return i
+	}
+	return 0
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+// errNoRedis is what every call meets on a broker that has no Redis.
+var errNoRedis = errors.New("no Redis is configured")
+
+// fault translates an error of Redis: whatever it is, nothing half-done is left
+// behind and the call may be repeated.
+func fault(err error) error {
+	return &mq.Error{
+		Kind: mq.KindUnavailable, Code: mq.CodeEphemeralUnavailable, Message: "ephemeral queues are not reachable",
+		Err: fmt.Errorf("redis: %w", err),
+	}
+}

@@ -1,0 +1,287 @@
+-- What every script of a queue begins with.
+--
+-- KEYS: 1 the queue's meta hash, 2 the registry of its bucket, 3 the usage of its bucket. Every other key of the queue
+-- starts as the first one does, so that one hash tag holds them all:
+--   m          meta: declaration, limits in force, totals, when to look again
+--   p          partition -> incarnation of its ring
+--   r:<inc>    ring: p partition, q last sequence, o messages ever, d messages gone, y bytes ever, f bytes gone,
+--              h sequence of the oldest message (0: none), c:<group> cursor, k:<group> how many were before the cursor
+--   s:<inc>    stream of the messages: id <sequence>-<ordinal>, field <bytes ever, this one included>, value payload
+--   h          rings that hold something, by the sequence of their oldest message
+--   g          groups, by the time of their last pop
+--   w:<group>  partitions that may have something for a group
+--   u:<inc>:<group>  delivered and not settled, by sequence
+--   b:<inc>:<group>  of those, the ones to be delivered again
+--   a:<inc>:<group>  sequence -> deliveries, for those that came back
+--   l          leases <inc>:<sequence>:<group>, by the time they end
+--   k          group -> messages that were dropped before it got them
+--   x          version of the last deletion, for a while
+--
+-- A sequence is the time of the push in 1/1024 ms, or one more than the one before if that is later. So it tells the
+-- age of a message, and a replica that takes over without the last messages does not hand their ids out again.
+--
+-- ARGV: 1 queue in the registry, 2 tenant, 3 version of the declaration (0: none), 4 to 11 limits, 12 how long an
+-- implicit queue may be idle, 13 channel for wake-ups, 14 incarnation of a ring that is to be made.
+local call = redis.call
+local K = string.sub(KEYS[1], 1, -2)
+local QUEUE, TENANT, VERSION = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local LIMITS = {'mb', 'ml', 'po', 'tt', 'ls', 'rl', 'wm', 'wc'}
+local TOTALS = {'n', 'b', 'wt', 'du', 'tc'}
+
+local clock = call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+local function int(x) return string.format('%.0f', x) end
+
+local M = {}                 -- the meta hash
+local before                 -- bytes the queue held when we began
+local stored = true          -- the limits in force are those in the hash
+local drops = {db = 0, dt = 0, dr = 0}
+local rings = {}             -- by incarnation
+local known                  -- names of the groups
+local ready = false          -- something can be delivered that could not before
+
+-- buried tells whether a declaration is older than the deletion of the queue.
+local function buried(version)
+  local x = version > 0 and call('GET', K .. 'x')
+  return x and tonumber(x) >= version
+end
+
+local function adopt()
+  for i, f in ipairs(LIMITS) do M[f] = tonumber(ARGV[3 + i]) end
+  M.dv, stored = VERSION, false
+end
+
+-- open reads the queue and says whether it is there. Of two declarations the later one counts, the caller's or the
+-- one that is stored. With create set, a missing queue is made, unless the caller believes in a declaration that is
+-- gone: then the answer is nil.
+local function open(create)
+  local v = call('HMGET', KEYS[1], 'dv', 'mb', 'ml', 'po', 'tt', 'ls', 'rl', 'wm', 'wc', 'n', 'b', 'wt', 'du', 'tc')
+  if v[1] then
+    M.dv = tonumber(v[1])
+    for i, f in ipairs(LIMITS) do M[f] = tonumber(v[1 + i]) end
+    for i, f in ipairs(TOTALS) do M[f] = tonumber(v[9 + i]) end
+    if VERSION > M.dv and not buried(VERSION) then adopt() end
+    before = M.b
+    return true
+  end
+  if not create then return false end
+  if buried(VERSION) then return nil end
+  adopt()
+  M.n, M.b, M.wt, M.du, M.tc = 0, 0, 0, 0, now
+  before = nil
+  return true
+end
+
+local function groups()
+  known = known or call('ZRANGE', K .. 'g', 0, -1)
+  return known
+end
+
+local function ring(inc)
+  local R = rings[inc]
+  if R then return R end
+  local v = call('HMGET', K .. 'r:' .. inc, 'p', 'q', 'o', 'd', 'y', 'f', 'h')
+  if not v[1] then return nil end
+  R = {inc = inc, part = v[1], q = tonumber(v[2]), o = tonumber(v[3]), d = tonumber(v[4]),
+       y = tonumber(v[5]), f = tonumber(v[6]), h = tonumber(v[7])}
+  rings[inc] = R
+  return R
+end
+
+local function ringOf(part, create)
+  local inc = call('HGET', K .. 'p', part)
+  if inc then return ring(inc) end
+  if not create then return nil end
+  local R = {inc = ARGV[14], part = part, q = now * 1024, o = 0, d = 0, y = 0, f = 0, h = 0, dirty = true}
+  call('HSET', K .. 'p', part, R.inc)
+  rings[R.inc] = R
+  return R
+end
+
+-- cut removes what is below a sequence.
+local function cut(R, below)
+  local messages, bytes = R.o - R.d, R.y - R.f
+  local stream = K .. 's:' .. R.inc
+  if below > R.q then
+    call('DEL', stream)
+    call('ZREM', K .. 'h', R.inc)
+    R.d, R.f, R.h = R.o, R.y, 0
+  else
+    call('XTRIM', stream, 'MINID', int(below))
+    local e = call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
+    local seq, ord = string.match(e[1], '(%d+)-(%d+)')
+    R.h, R.d, R.f = tonumber(seq), ord - 1, e[2][1] - #e[2][2]
+    call('ZADD', K .. 'h', seq, R.inc)
+  end
+  M.n = M.n - messages + (R.o - R.d)
+  M.b = M.b - bytes + (R.y - R.f)
+  R.dirty = true
+end
+
+-- cursors reads a field of every group, in pieces that fit the stack.
+local function cursors(R, field)
+  local names, out = groups(), {}
+  for from = 1, #names, 1000 do
+    local fields = {}
+    for i = from, math.min(from + 999, #names) do fields[#fields + 1] = field .. names[i] end
+    local v = call('HMGET', K .. 'r:' .. R.inc, unpack(fields))
+    for i = 1, #fields do out[from + i - 1] = v[i] end
+  end
+  return out
+end
+
+-- trim removes what every group has settled.
+local function trim(R)
+  local names = groups()
+  if R.o == R.d or #names == 0 then return end
+  local at, low = cursors(R, 'c:'), R.q + 1
+  for i, name in ipairs(names) do
+    if not at[i] then return end
+    local owed = at[i] + 1
+    local first = call('ZRANGE', K .. 'u:' .. R.inc .. ':' .. name, 0, 0)[1]
+    if first then owed = math.min(owed, tonumber(first)) end
+    low = math.min(low, owed)
+    if low <= R.h then return end
+  end
+  cut(R, low)
+end
+
+-- drop removes what is below a sequence though somebody is owed it, and counts that.
+local function drop(R, below, reason)
+  local gone, names = R.d, groups()
+  local at, passed = cursors(R, 'c:'), cursors(R, 'k:')
+  cut(R, below)
+  local slowest, reached, owed = R.d, 0, {}
+  for i, name in ipairs(names) do
+    local k = math.max(tonumber(passed[i] or gone), gone)
+    if k < slowest then slowest, reached = k, tonumber(at[i] or 0) end
+    if k < R.d then
+      call('HSET', K .. 'r:' .. R.inc, 'c:' .. name, int(below - 1), 'k:' .. name, int(R.d))
+      call('HINCRBY', K .. 'k', name, int(R.d - k))
+    end
+    local id = R.inc .. ':' .. name
+    for _, seq in ipairs(call('ZRANGEBYSCORE', K .. 'u:' .. id, '-inf', '(' .. int(below))) do
+      owed[seq] = true
+      call('ZREM', K .. 'u:' .. id, seq)
+      call('ZREM', K .. 'b:' .. id, seq)
+      call('HDEL', K .. 'a:' .. id, seq)
+      call('ZREM', K .. 'l', R.inc .. ':' .. seq .. ':' .. name)
+    end
+  end
+  local n = R.d - math.max(slowest, gone)
+  if #names == 0 then n = R.d - gone end
+  for seq in pairs(owed) do
+    if slowest == R.d or tonumber(seq) <= reached then n = n + 1 end
+  end
+  drops[reason] = drops[reason] + n
+end
+
+-- giveBack ends a lease: the message is delivered again or, when it was often enough, given up for the group.
+local function giveBack(R, seq, group)
+  local id = R.inc .. ':' .. group
+  local times = tonumber(call('HGET', K .. 'a:' .. id, seq) or 1)
+  call('ZREM', K .. 'l', R.inc .. ':' .. seq .. ':' .. group)
+  if times >= M.rl then
+    call('ZREM', K .. 'u:' .. id, seq)
+    call('HDEL', K .. 'a:' .. id, seq)
+    drops.dr = drops.dr + 1
+    R.passed = true
+    return false
+  end
+  call('ZADD', K .. 'b:' .. id, seq, seq)
+  call('HSET', K .. 'a:' .. id, seq, times)
+  call('ZADD', K .. 'w:' .. group, 0, R.part)
+  ready = true
+  return true
+end
+
+-- settle does what has become due: leases that ended, messages that are too old. It leaves the rest to the next call
+-- when there is much, and says so.
+local function settle()
+  local ended = call('ZRANGEBYSCORE', K .. 'l', '-inf', now, 'LIMIT', 0, 1000)
+  for _, member in ipairs(ended) do
+    local inc, seq, group = string.match(member, '^(%x+):(%d+):(.*)$')
+    local R = ring(inc)
+    if R then giveBack(R, seq, group) else call('ZREM', K .. 'l', member) end
+  end
+  local old = {}
+  if M.tt > 0 then
+    local below = (now - M.tt * 1000) * 1024
+    old = call('ZRANGEBYSCORE', K .. 'h', '-inf', '(' .. int(below), 'LIMIT', 0, 100)
+    for _, inc in ipairs(old) do drop(ring(inc), below, 'dt') end
+  end
+  for _, R in pairs(rings) do
+    if R.passed then
+      R.passed = nil
+      trim(R)
+    end
+  end
+  return #ended == 1000 or #old == 100
+end
+
+-- soon makes the sweep look no later than at an instant.
+local function soon(at)
+  if M.du == 0 or at < M.du then M.du, M.moved = at, true end
+end
+
+-- close writes what has changed and wakes those who wait.
+local function close(touched)
+  for _, R in pairs(rings) do
+    if R.passed then trim(R) end
+    if R.dirty then
+      call('HSET', K .. 'r:' .. R.inc, 'p', R.part, 'q', int(R.q), 'o', int(R.o), 'd', int(R.d), 'y', int(R.y),
+        'f', int(R.f), 'h', int(R.h))
+    end
+  end
+  if not before then
+    call('HINCRBY', KEYS[3], TENANT .. ':n', 1)
+    before = 0
+    soon(now + tonumber(ARGV[12]))
+  end
+  if M.b ~= before then call('HINCRBY', KEYS[3], TENANT, int(M.b - before)) end
+  if M.moved then call('ZADD', KEYS[2], int(M.du), QUEUE) end
+  for reason, n in pairs(drops) do
+    if n > 0 then call('HINCRBY', KEYS[1], reason, int(n)) end
+  end
+  if ready and M.wt == 1 then
+    call('PUBLISH', ARGV[13], QUEUE)
+    M.wt = 0
+  end
+  if touched then M.tc = now end
+  if not stored then
+    call('HSET', KEYS[1], 'dv', int(M.dv), 'mb', int(M.mb), 'ml', int(M.ml), 'po', int(M.po), 'tt', int(M.tt),
+      'ls', int(M.ls), 'rl', int(M.rl), 'wm', int(M.wm), 'wc', int(M.wc))
+  end
+  call('HSET', KEYS[1], 'n', int(M.n), 'b', int(M.b), 'wt', M.wt, 'du', int(M.du), 'tc', int(M.tc))
+end
+
+-- answer begins with how it went and what was dropped on the way.
+local function answer(word) return {word, drops.db, drops.dt, drops.dr} end
+
+-- forget removes what is kept of a group in a ring.
+local function forget(R, group)
+  local id = R.inc .. ':' .. group
+  for _, seq in ipairs(call('ZRANGE', K .. 'u:' .. id, 0, -1)) do call('ZREM', K .. 'l', R.inc .. ':' .. seq .. ':' .. group) end
+  call('DEL', K .. 'u:' .. id, K .. 'b:' .. id, K .. 'a:' .. id)
+end
+
+-- destroy removes the queue with all that belongs to it.
+local function destroy()
+  for _, inc in ipairs(call('HVALS', K .. 'p')) do
+    for _, name in ipairs(groups()) do
+      local id = inc .. ':' .. name
+      call('DEL', K .. 'u:' .. id, K .. 'b:' .. id, K .. 'a:' .. id)
+    end
+    call('DEL', K .. 'r:' .. inc, K .. 's:' .. inc)
+  end
+  for _, name in ipairs(groups()) do call('DEL', K .. 'w:' .. name) end
+  call('DEL', KEYS[1], K .. 'p', K .. 'h', K .. 'g', K .. 'l', K .. 'k')
+  call('ZREM', KEYS[2], QUEUE)
+  call('HINCRBY', KEYS[3], TENANT .. ':n', -1)
+  if before ~= 0 then call('HINCRBY', KEYS[3], TENANT, int(-before)) end
+end
+
+-- freely lets a script run that a server without memory left would refuse: the ones that give memory back. Nothing is
+-- refused after a first write, and this one needs no memory.
+local function freely() call('DEL', K .. 'z') end
