@@ -29,6 +29,7 @@ type decoder struct {
 	src     bytes.Buffer
 	body    []byte
 	scratch []byte
+	missed  []byte        // the name that member knew nothing of, until the next read
 	items   []mq.PushItem // see decodePush
 }
 
@@ -64,7 +65,7 @@ func decode(body []byte, read func(d *decoder) error) error {
 
 // free drops every reference into the body before the decoder is kept.
 func (d *decoder) free() {
-	d.body, d.src = nil, bytes.Buffer{}
+	d.body, d.missed, d.src = nil, nil, bytes.Buffer{}
 	d.dec.Reset(&d.src)
 	clear(d.items)
 	if d.items = d.items[:0]; cap(d.items) > maxKeptItems {
@@ -101,6 +102,11 @@ type field[T any] struct {
 // object reads an object by its table of known members and returns the set of
 // those that were there. Unknown members are skipped, known ones may come once.
 func object[T any](d *decoder, at place, fields []field[T], into *T) (seen uint32, err error) {
+	return objectOf(d, at, fields, into, func(place, []byte) error { return nil })
+}
+
+// objectOf is object that asks about unknown members before it skips them.
+func objectOf[T any](d *decoder, at place, fields []field[T], into *T, unknown func(at place, name []byte) error) (seen uint32, err error) {
 	if d.dec.PeekKind() != '{' {
 		return 0, d.mismatch(at, "an object")
 	}
@@ -113,6 +119,9 @@ func object[T any](d *decoder, at place, fields []field[T], into *T) (seen uint3
 			return 0, err
 		}
 		if i < 0 {
+			if err := unknown(at, d.missed); err != nil {
+				return 0, err
+			}
 			if err := d.dec.SkipValue(); err != nil {
 				return 0, d.syntax(err)
 			}
@@ -150,6 +159,7 @@ func (d *decoder) member(n int, name func(int) string) (int, error) {
 			return i, nil
 		}
 	}
+	d.missed = k
 	return -1, nil
 }
 

@@ -35,6 +35,7 @@ type Options struct {
 	DefaultStart     mq.StartMode   // of a group that names none
 	Timers           mq.TimerLimits // of a timer
 	KV               mq.KVLimits    // of a call to the key/value store
+	Ephemeral        Ephemeral      // ephemeral queues; nil: there are none
 	Version          string
 	Logger           *slog.Logger
 	Metrics          Metrics

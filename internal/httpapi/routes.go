@@ -3,6 +3,7 @@ package httpapi
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/gorilla/mux"
@@ -23,7 +24,7 @@ const consuming = "GET, not HEAD"
 // router tries them in order. A GET is answered to HEAD too, except where it
 // consumes.
 func (s *server) routes() []route {
-	return append(append(s.logRoutes(), s.kvRoutes()...), s.timerRoutes()...)
+	return slices.Concat(s.logRoutes(), s.kvRoutes(), s.timerRoutes(), s.ephemeralRoutes())
 }
 
 func (s *server) logRoutes() []route {
