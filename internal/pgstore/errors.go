@@ -21,6 +21,9 @@ var (
 	errNoSlice          = errors.New("no slice of message_ids for now")
 )
 
+// stateReadOnly is what a server that takes no writes answers to one.
+const stateReadOnly = "25006"
+
 // notSentError marks a failure before anything reached the server.
 type notSentError struct{ err error }
 
@@ -67,7 +70,7 @@ func translateState(pg *pgconn.PgError, err error) error {
 	case state == "57014":
 		return &mq.Error{Kind: mq.KindTimeout, Code: mq.CodeTimeout, Message: "the database did not answer in time", RetryAfter: time.Second, Err: err}
 	case strings.HasPrefix(state, "08"), strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "53"),
-		state == "25006", strings.HasPrefix(state, "58"):
+		state == stateReadOnly, strings.HasPrefix(state, "58"):
 		return mq.Unavailable(err)
 	case strings.HasPrefix(state, "22"):
 		// Should have been refused at the edge: worth a look in the log.

@@ -12,7 +12,10 @@ package pgstore
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,6 +43,9 @@ type Store struct {
 	cold    *pgxpool.Pool
 	kv      *semaphore.Weighted // turns of calls to the key/value store
 	timeout time.Duration
+	// pooled: a pooler in transaction mode is in between, and no session is
+	// ours for longer than a transaction.
+	pooled bool
 }
 
 // coldShare is how many connections of the pool serve everything that is not
@@ -82,6 +88,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		s.hot.Close()
 		return nil, err
 	}
+	s.pooled = throughPooler(s.hot.Config())
 	return s, nil
 }
 
@@ -102,20 +109,45 @@ func openPool(ctx context.Context, cfg Config, size int, settings map[string]str
 		Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3,
 	}}
 	pc.ConnConfig.DialFunc = dialer.DialContext
-	set := "SELECT"
-	for name, value := range settings {
-		if set != "SELECT" {
-			set += ","
-		}
-		set += fmt.Sprintf(" set_config('%s', '%s', false)", name, value)
-	}
+	leaveReadOnly(&pc.ConnConfig.Config)
 	// By statement, not as start-up parameters: a pooler in between would
-	// refuse those it does not know.
-	pc.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
-		_, err := c.Exec(ctx, set, pgx.QueryExecModeSimpleProtocol)
-		return err
+	// refuse those it does not know. And not at all with one that gives the
+	// session to somebody else after each transaction: see run.
+	if !throughPooler(pc) {
+		set := settingsStatement(settings, false)
+		pc.AfterConnect = func(ctx context.Context, c *pgx.Conn) error {
+			_, err := c.Exec(ctx, set, pgx.QueryExecModeSimpleProtocol)
+			return err
+		}
 	}
 	return pgxpool.NewWithConfig(ctx, pc)
+}
+
+// throughPooler: who asks for statements that no session keeps has a pooler in
+// transaction mode.
+func throughPooler(c *pgxpool.Config) bool {
+	return c.ConnConfig.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement
+}
+
+// settingsStatement sets them for the session, or for its transaction only.
+func settingsStatement(settings map[string]string, local bool) string {
+	calls := make([]string, 0, len(settings))
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		calls = append(calls, fmt.Sprintf("set_config('%s', '%s', %t)", name, settings[name], local))
+	}
+	return "SELECT " + strings.Join(calls, ", ")
+}
+
+var hotTransaction = settingsStatement(hotSettings, true)
+
+// leaveReadOnly drops a connection whose server no longer takes writes: after a
+// switch-over the old primary may stay up, and connections to it alive, while
+// the address, or another host of the URL, leads to the new one.
+func leaveReadOnly(c *pgconn.Config) {
+	usual := c.OnPgError
+	c.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		return err.Code != stateReadOnly && usual(conn, err)
+	}
 }
 
 // Close waits for connections in use and closes both pools.
@@ -190,11 +222,14 @@ func (b *batch) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
 	return queuedRow{}
 }
 
-// unsent is the batch as it was before it was sent. pgx notes in a batch which
-// prepared statements it used; on another connection, or after an error, those
-// do not exist.
-func (b *batch) unsent() *pgx.Batch {
+// unsent is the batch as it was before it was sent, behind some statements. pgx
+// notes in a batch which prepared statements it used; on another connection, or
+// after an error, those do not exist.
+func (b *batch) unsent(before ...string) *pgx.Batch {
 	fresh := &pgx.Batch{}
+	for _, sql := range before {
+		fresh.Queue(sql)
+	}
 	for _, q := range b.QueuedQueries {
 		fresh.Queue(q.SQL, q.Arguments...)
 	}
@@ -217,13 +252,21 @@ func (s *Store) run(ctx context.Context, pool *pgxpool.Pool, b *batch, read func
 			return err
 		}
 		defer c.Release()
-		pb := &b.Batch
-		if sent {
+		pb, local := &b.Batch, s.pooled && pool == s.hot
+		switch {
+		case local:
+			pb = b.unsent(hotTransaction)
+		case sent:
 			pb = b.unsent()
 		}
 		sent = true
 		br := c.SendBatch(ctx, pb)
-		err = read(br)
+		if local {
+			_, err = br.Exec()
+		}
+		if err == nil {
+			err = read(br)
+		}
 		if cerr := br.Close(); err == nil {
 			err = cerr
 		}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/queenmq-go/queenmq/internal/mq"
 	"github.com/queenmq-go/queenmq/internal/pgtest"
 )
@@ -153,5 +155,66 @@ func TestPartialSegmentsCarryTheirFingerprint(t *testing.T) {
 	}
 	if c := f.claim(g, 3, 1); len(c) != 0 {
 		t.Fatalf("drained partition claimed: %+v", c)
+	}
+}
+
+// A pooler in transaction mode gives a session to others after each
+// transaction: what is set for ours must not stay behind.
+func TestStoreThroughAPoolerSetsForATransactionOnly(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[string][2]string{"": {"100ms", "100ms"}, "&default_query_exec_mode=cache_describe": {"100ms", "0"}} {
+		s, err := Open(t.Context(), Config{URL: pgtest.New(t).URL + mode, PoolSize: 4, AppName: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		var inside, after string
+		for range 2 {
+			var b batch
+			b.Queue("SELECT current_setting('lock_timeout')")
+			err = s.run(t.Context(), s.hot, &b, func(br pgx.BatchResults) error { return br.QueryRow().Scan(&inside) })
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.hot.QueryRow(t.Context(), "SELECT current_setting('lock_timeout')").Scan(&after); err != nil {
+			t.Fatal(err)
+		}
+		if inside != want[0] || after != want[1] {
+			t.Errorf("%q: lock_timeout is %s in a transaction of ours and %s after it, want %s", mode, inside, after, want)
+		}
+	}
+}
+
+// A server that takes no writes any more, and is still there, must not keep the
+// connections to it.
+func TestStoreLeavesAServerThatTurnedReadOnly(t *testing.T) {
+	t.Parallel()
+	f := setup(t, "q")
+	f.push("p", message("a", "1"))
+	var before, after int
+	pid := func(into *int) {
+		t.Helper()
+		if err := f.hot.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := f.hot.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before = int(conn.Conn().PgConn().PID())
+	if _, err := conn.Exec(t.Context(), "SET default_transaction_read_only = on"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = conn.Exec(t.Context(), "UPDATE queen.partitions SET last_offset = last_offset")
+	if translated := translate(err); mq.KindOf(translated) != mq.KindUnavailable {
+		t.Errorf("a write to it: %v", translated)
+	}
+	conn.Release()
+	for range 20 {
+		if pid(&after); after == before {
+			t.Fatal("the connection is used again")
+		}
 	}
 }
