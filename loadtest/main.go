@@ -18,6 +18,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/queenmq-go/queenmq/loadtest/workload"
 )
 
 const (
@@ -30,6 +32,9 @@ const (
 func main() { os.Exit(realMain(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func realMain(args []string, out, errOut io.Writer) int {
+	if len(args) > 0 && args[0] == "verify" {
+		return workload.Main(args[1:], out, errOut)
+	}
 	cfg, err := parseFlags(args, errOut)
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
