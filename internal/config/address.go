@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"slices"
@@ -50,6 +51,25 @@ func databaseURL(to *string, name, help string) setting {
 
 func redisURL(to *string, name, help string) setting {
 	return address(to, name, help, "redis", "rediss")
+}
+
+// keyPrefix accepts what keys in Redis may begin with: no braces, which decide
+// where a cluster keeps a key, and nothing that a glob or a shell reads its way.
+func keyPrefix(to *string, byDefault, help string, names ...string) setting {
+	s := text(to, byDefault, help, names...)
+	s.parse = func(raw string) error {
+		if len(raw) > 64 {
+			return errors.New("is longer than 64 characters")
+		}
+		for _, r := range raw {
+			if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/", r) {
+				return fmt.Errorf("holds %q; letters, digits and - _ . : / are allowed", r)
+			}
+		}
+		*to = raw
+		return nil
+	}
+	return s
 }
 
 // address accepts a URL with one of the schemes. Its errors never repeat the

@@ -24,7 +24,8 @@ type Config struct {
 	// DatabaseGiven is false when nothing says which database to use and
 	// DatabaseURL is only the usual address.
 	DatabaseGiven bool
-	RedisURL      string // REDIS_URL; empty means no hints between brokers
+	RedisURL      string // REDIS_URL; empty means no hints between brokers and no ephemeral queues
+	RedisPrefix   string // QUEEN_REDIS_PREFIX
 
 	Port          int           // PORT
 	BindAddr      string        // QUEEN_BIND_ADDR
@@ -49,6 +50,8 @@ type Config struct {
 	PartitionIdleDays  int           // PARTITION_CLEANUP_DAYS
 
 	KV KV
+
+	Ephemeral Ephemeral
 
 	TimerPayload int           // QUEEN_TIMERS_MAX_PAYLOAD_BYTES
 	TimerHorizon time.Duration // QUEEN_TIMERS_MAX_HORIZON_S
@@ -80,6 +83,19 @@ type KV struct {
 	MaxKeys       int     // QUEEN_KV_MAX_KEYS_PER_CALL
 	WriteRate     float64 // QUEEN_KV_WRITE_RATE
 	ReadRate      float64 // QUEEN_KV_READ_RATE
+}
+
+// Ephemeral bounds the ephemeral queues, all brokers' together.
+type Ephemeral struct {
+	MaxBytes       int64         // QUEEN_EPHEMERAL_MAX_BYTES
+	QueueMaxBytes  int64         // QUEEN_EPHEMERAL_QUEUE_MAX_BYTES: default and ceiling
+	QueueMaxLength int64         // QUEEN_EPHEMERAL_QUEUE_MAX_LENGTH: default and ceiling
+	Lease          time.Duration // QUEEN_EPHEMERAL_LEASE_S
+	RetryLimit     int64         // QUEEN_EPHEMERAL_RETRY_LIMIT
+	ImplicitIdle   time.Duration // QUEEN_EPHEMERAL_IMPLICIT_IDLE_S
+	Unread         time.Duration // QUEEN_EPHEMERAL_UNREAD_S
+	GroupIdle      time.Duration // QUEEN_EPHEMERAL_GROUP_IDLE_S; 0 is never
+	RequireGrant   bool          // QUEEN_EPHEMERAL_REQUIRE_GRANT
 }
 
 // SubscriptionMode says where a consumer group starts that is new to a queue.

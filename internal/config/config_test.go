@@ -30,6 +30,7 @@ func TestDefaults(t *testing.T) {
 	}
 	want := Config{
 		DatabaseURL: "postgres://postgres:postgres@localhost:5432/postgres?sslmode=disable",
+		RedisPrefix: "queen:",
 		Port:        6632, BindAddr: "0.0.0.0", ServerID: host,
 		MaxBodyBytes: 64 << 20, MaxInflight: 96 << 20, ShutdownLimit: 15 * time.Second,
 		PoolSize: 24, StatementTimeout: 30 * time.Second,
@@ -37,6 +38,10 @@ func TestDefaults(t *testing.T) {
 		PopWait: PopWait{InitialInterval: 100 * time.Millisecond, BackoffThreshold: 3, Multiplier: 2, MaxInterval: time.Second},
 		KV: KV{
 			MaxValueBytes: 65536, MaxReadBytes: 4 << 20, MaxOps: 256, MaxKeys: 1024, WriteRate: 100, ReadRate: 200,
+		},
+		Ephemeral: Ephemeral{
+			MaxBytes: 256 << 20, QueueMaxBytes: 16 << 20, QueueMaxLength: 10_000, Lease: 30 * time.Second, RetryLimit: 5,
+			ImplicitIdle: 5 * time.Minute, Unread: time.Hour, GroupIdle: 24 * time.Hour,
 		},
 		TimerPayload: 1 << 20, TimerHorizon: 90 * 24 * time.Hour,
 		CacheRefresh: time.Minute, FetchSafeFloor: 30 * time.Second,
@@ -59,6 +64,18 @@ func TestEachVariableReachesItsField(t *testing.T) {
 		{"DATABASE_URL=postgresql://u:p@db/q", func(c Config) any { return c.DatabaseURL }, "postgresql://u:p@db/q"},
 		{"DATABASE_URL=postgres:///q?host=/run/pg", func(c Config) any { return c.DatabaseURL }, "postgres:///q?host=/run/pg"},
 		{"REDIS_URL=rediss://:pw@cache:6380/2", func(c Config) any { return c.RedisURL }, "rediss://:pw@cache:6380/2"},
+		{"REDIS_URL=redis://a:1?addr=b:2&addr=c:3", func(c Config) any { return c.RedisURL }, "redis://a:1?addr=b:2&addr=c:3"},
+		{"QUEEN_REDIS_PREFIX=eu-1/queen:", func(c Config) any { return c.RedisPrefix }, "eu-1/queen:"},
+		{"QUEEN_REDIS_PREFIX=", func(c Config) any { return c.RedisPrefix }, "queen:"},
+		{"QUEEN_EPHEMERAL_MAX_BYTES=1000", func(c Config) any { return c.Ephemeral.MaxBytes }, int64(1000)},
+		{"QUEEN_EPHEMERAL_QUEUE_MAX_BYTES=2000", func(c Config) any { return c.Ephemeral.QueueMaxBytes }, int64(2000)},
+		{"QUEEN_EPHEMERAL_QUEUE_MAX_LENGTH=3", func(c Config) any { return c.Ephemeral.QueueMaxLength }, int64(3)},
+		{"QUEEN_EPHEMERAL_LEASE_S=4", func(c Config) any { return c.Ephemeral.Lease }, 4 * time.Second},
+		{"QUEEN_EPHEMERAL_RETRY_LIMIT=0", func(c Config) any { return c.Ephemeral.RetryLimit }, int64(0)},
+		{"QUEEN_EPHEMERAL_IMPLICIT_IDLE_S=5", func(c Config) any { return c.Ephemeral.ImplicitIdle }, 5 * time.Second},
+		{"QUEEN_EPHEMERAL_UNREAD_S=6", func(c Config) any { return c.Ephemeral.Unread }, 6 * time.Second},
+		{"QUEEN_EPHEMERAL_GROUP_IDLE_S=0", func(c Config) any { return c.Ephemeral.GroupIdle }, time.Duration(0)},
+		{"QUEEN_EPHEMERAL_REQUIRE_GRANT=yes", func(c Config) any { return c.Ephemeral.RequireGrant }, true},
 		{"PORT=0", func(c Config) any { return c.Port }, 0},
 		{"PORT= 8080 ", func(c Config) any { return c.Port }, 8080},
 		{"PORT=", func(c Config) any { return c.Port }, 6632},
@@ -116,6 +133,9 @@ func TestGarbageNamesTheVariable(t *testing.T) {
 		"RETENTION_INTERVAL=0", "RETENTION_BATCH_SIZE=0", "PARTITION_CLEANUP_DAYS=0",
 		"QUEEN_PARTITION_CLEANUP_ENABLED=maybe", "LOG_LEVEL=loud", "QUEEN_LOG_JSON=2",
 		"DATABASE_URL=localhost", "DATABASE_URL=mysql://h/d", "DATABASE_URL=postgres://", "REDIS_URL=http://h",
+		"QUEEN_REDIS_PREFIX={q}", "QUEEN_REDIS_PREFIX=a b", "QUEEN_REDIS_PREFIX=q*", "QUEEN_REDIS_PREFIX=" + strings.Repeat("q", 65),
+		"QUEEN_EPHEMERAL_MAX_BYTES=0", "QUEEN_EPHEMERAL_QUEUE_MAX_LENGTH=1e9", "QUEEN_EPHEMERAL_LEASE_S=30s", "QUEEN_EPHEMERAL_LEASE_S=0",
+		"QUEEN_EPHEMERAL_RETRY_LIMIT=-1", "QUEEN_EPHEMERAL_GROUP_IDLE_S=-1", "QUEEN_EPHEMERAL_REQUIRE_GRANT=maybe",
 		"PG_PORT=x", "PG_USE_SSL=ja", "PG_SSL_REJECT_UNAUTHORIZED=nein",
 		"JWT_ENABLED=true", "JWT_ENABLED=perhaps", "QUEEN_TENANCY_HEADER=1", "QUEEN_ENCRYPTION_KEY=abc",
 	} {

@@ -44,13 +44,14 @@ func (s setting) find(env map[string]string, flags *pflag.FlagSet) (name, text s
 // settings is the whole list, bound to the fields of c. The order is the order
 // in which they are printed.
 func settings(c *Config, pg *postgresParts) []setting {
-	return slices.Concat(connections(c, pg), serving(c), keyValue(c), timers(c), background(c))
+	return slices.Concat(connections(c, pg), serving(c), keyValue(c), timers(c), ephemeral(c), background(c))
 }
 
 func connections(c *Config, pg *postgresParts) []setting {
 	return []setting{
 		databaseURL(&c.DatabaseURL, "DATABASE_URL", "PostgreSQL to use, postgres://user:password@host:port/database"),
-		redisURL(&c.RedisURL, "REDIS_URL", "Redis for hints between brokers; none when empty"),
+		redisURL(&c.RedisURL, "REDIS_URL", "Redis for hints between brokers and for ephemeral queues; neither when empty"),
+		keyPrefix(&c.RedisPrefix, "queen:", "what keys and channels in Redis begin with; one for each installation that shares it", "QUEEN_REDIS_PREFIX"),
 		// The original kept 150 and more connections, because each request
 		// held one. Here requests gather into shared transactions and a
 		// waiting pop holds none, so a pool beyond a few per core only adds
@@ -101,6 +102,22 @@ func timers(c *Config) []setting {
 	return []setting{
 		integer(&c.TimerPayload, 1, 16<<20, "1048576", "largest payload of a timer, decoded", "QUEEN_TIMERS_MAX_PAYLOAD_BYTES"),
 		seconds(&c.TimerHorizon, 1, "7776000", "longest delay of a timer, in s", "QUEEN_TIMERS_MAX_HORIZON_S"),
+	}
+}
+
+func ephemeral(c *Config) []setting {
+	e := &c.Ephemeral
+	const most = 1 << 40
+	return []setting{
+		integer(&e.MaxBytes, 1, most, "268435456", "bytes of payloads in all ephemeral queues together", "QUEEN_EPHEMERAL_MAX_BYTES"),
+		integer(&e.QueueMaxBytes, 1, most, "16777216", "bytes of payloads in one ephemeral queue: default and ceiling of its option", "QUEEN_EPHEMERAL_QUEUE_MAX_BYTES"),
+		integer(&e.QueueMaxLength, 1, 1e9, "10000", "messages in one ephemeral queue: default and ceiling of its option", "QUEEN_EPHEMERAL_QUEUE_MAX_LENGTH"),
+		seconds(&e.Lease, 1, "30", "lease of an ephemeral queue that has no option for it, in s", "QUEEN_EPHEMERAL_LEASE_S"),
+		integer(&e.RetryLimit, 0, 1e9, "5", "deliveries of a message to a group of an ephemeral queue that has no option for it", "QUEEN_EPHEMERAL_RETRY_LIMIT"),
+		seconds(&e.ImplicitIdle, 1, "300", "idle time after which an empty ephemeral queue that nobody declared is removed, in s", "QUEEN_EPHEMERAL_IMPLICIT_IDLE_S"),
+		seconds(&e.Unread, 1, "3600", "the same for one that holds messages, in s", "QUEEN_EPHEMERAL_UNREAD_S"),
+		seconds(&e.GroupIdle, 0, "86400", "time without a pop after which a group of a declared ephemeral queue is forgotten, in s; 0 is never", "QUEEN_EPHEMERAL_GROUP_IDLE_S"),
+		boolean(&e.RequireGrant, "false", "refuse ephemeral queues to tenants without a row in queen.ephemeral_grants", "QUEEN_EPHEMERAL_REQUIRE_GRANT"),
 	}
 }
 

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -35,29 +34,21 @@ func (r *relay) Send(h mq.Hint) {
 	}
 }
 
-// start opens the ways hints travel: Redis when there is one, else
-// notifications of the database. The latter are always heard, because
+// start opens the ways hints travel: Redis when there is one (client is not
+// nil), else notifications of the database. The latter are always heard, because
 // queen.push tells of messages that way.
-func (r *relay) start(ctx context.Context, loops *sync.WaitGroup, cfg config.Config, log *slog.Logger, metrics *obs.Metrics, b *broker.Broker) (closeAll func(), err error) {
+func (r *relay) start(ctx context.Context, loops *sync.WaitGroup, cfg config.Config, client redis.UniversalClient, log *slog.Logger, metrics *obs.Metrics, b *broker.Broker) (closeAll func()) {
 	notifier := pgstore.NewNotifier(cfg.DatabaseURL)
 	busConfig := wake.Config{Heard: b.Hinted, Missed: b.HintsLost, Metrics: metrics, Logger: log, Tick: notifyTick}
 	bus := wake.New(notifier, busConfig)
 	loops.Go(func() { bus.Run(ctx) })
-	if cfg.RedisURL == "" {
+	if client == nil {
 		r.bus.Store(bus)
-		return notifier.Close, nil
+		return notifier.Close
 	}
-	opts, err := redis.ParseURL(cfg.RedisURL)
-	if err != nil {
-		return notifier.Close, fmt.Errorf("REDIS_URL: %w", err)
-	}
-	client := redis.NewClient(opts)
 	busConfig.Tick = redisTick
-	fast := wake.New(wake.NewRedis(client, ""), busConfig)
+	fast := wake.New(wake.NewRedis(client, cfg.RedisPrefix), busConfig)
 	loops.Go(func() { fast.Run(ctx) })
 	r.bus.Store(fast)
-	return func() {
-		notifier.Close()
-		_ = client.Close()
-	}, nil
+	return notifier.Close
 }

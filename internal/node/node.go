@@ -16,9 +16,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/queenmq-go/queenmq/internal/broker"
 	"github.com/queenmq-go/queenmq/internal/config"
+	"github.com/queenmq-go/queenmq/internal/ephemeral"
 	"github.com/queenmq-go/queenmq/internal/httpapi"
 	"github.com/queenmq-go/queenmq/internal/janitor"
 	"github.com/queenmq-go/queenmq/internal/mq"
@@ -35,6 +37,8 @@ type Node struct {
 	handler  http.Handler
 	store    *pgstore.Store
 	broker   *broker.Broker
+	redis    redis.UniversalClient // nil: there is no Redis
+	queues   *ephemeral.Service    // ephemeral ones; nil without Redis
 	draining atomic.Bool
 
 	stop       context.CancelFunc // of the background loops
@@ -72,12 +76,14 @@ func (n *Node) start(ctx context.Context, cfg config.Config, version string, log
 	n.broker = broker.New(n.store, hints, metrics, brokerConfig(cfg, log))
 	metrics.SetParked(n.broker.Parked)
 
+	if err := n.openQueues(cfg, metrics, log); err != nil {
+		return err
+	}
 	var background context.Context
 	background, n.stop = context.WithCancel(context.WithoutCancel(ctx))
-	closeHints, err := hints.start(background, &n.loops, cfg, log, metrics, n.broker)
-	n.closeHints = closeHints
-	if err != nil {
-		return err
+	n.closeHints = hints.start(background, &n.loops, cfg, n.redis, log, metrics, n.broker)
+	if n.queues != nil {
+		n.loops.Go(func() { n.queues.Run(background) })
 	}
 	n.limitMemory(background)
 	keeper := janitor.New(n.store, janitorConfig(cfg, log))
@@ -87,6 +93,7 @@ func (n *Node) start(ctx context.Context, cfg config.Config, version string, log
 		n.profile(background, cfg.ProfileAddr, log)
 	}
 	n.handler = httpapi.New(n.broker, httpapi.Options{
+		Ephemeral:    n.ephemeral(),
 		MaxBodyBytes: cfg.MaxBodyBytes, MaxInflightBytes: cfg.MaxInflight, DefaultTimeout: cfg.PopTimeout,
 		KV:           mq.KVLimits{Ops: cfg.KV.MaxOps, Keys: cfg.KV.MaxKeys, ValueBytes: cfg.KV.MaxValueBytes},
 		Timers:       mq.TimerLimits{Payload: cfg.TimerPayload, Horizon: cfg.TimerHorizon},
@@ -94,6 +101,39 @@ func (n *Node) start(ctx context.Context, cfg config.Config, version string, log
 		MetricsHandler: metrics.Handler(), Draining: n.draining.Load,
 	})
 	return nil
+}
+
+// openQueues makes ready what needs Redis. That it cannot be reached, now or
+// later, concerns the ephemeral queues and nothing else.
+func (n *Node) openQueues(cfg config.Config, metrics *obs.Metrics, log *slog.Logger) error {
+	if cfg.RedisURL == "" {
+		return nil
+	}
+	client, err := OpenRedis(cfg.RedisURL)
+	if err != nil {
+		return err
+	}
+	n.redis = client
+	n.queues = ephemeral.New(client, n.store, metrics, ephemeralConfig(cfg, log))
+	metrics.SetEphemeralParked(n.queues.Waiting)
+	return nil
+}
+
+// ephemeral is what the routes are given. A nil service must not become an
+// interface that is not nil.
+func (n *Node) ephemeral() httpapi.Ephemeral {
+	if n.queues == nil {
+		return nil
+	}
+	return n.queues
+}
+
+// waiting is how many pops are parked.
+func (n *Node) waiting() int {
+	if n.queues == nil {
+		return n.broker.Waiting()
+	}
+	return n.broker.Waiting() + n.queues.Waiting()
 }
 
 // profile serves the profiler until the background ends. A port that cannot be
@@ -115,6 +155,9 @@ func (n *Node) Handler() http.Handler { return n.handler }
 // for what is under way. Calls that still come are served, but do not wait.
 func (n *Node) Drain() {
 	n.draining.Store(true)
+	if n.queues != nil {
+		n.queues.Drain()
+	}
 	n.broker.Drain()
 }
 
@@ -123,6 +166,9 @@ func (n *Node) Close() {
 	n.stop()
 	n.loops.Wait()
 	n.closeHints()
+	if n.redis != nil {
+		_ = n.redis.Close()
+	}
 	n.store.Close()
 }
 
@@ -180,7 +226,7 @@ func (n *Node) limitMemory(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				debug.SetMemoryLimit(softMemory + int64(n.broker.Waiting())*parkedMemory)
+				debug.SetMemoryLimit(softMemory + int64(n.waiting())*parkedMemory)
 			}
 		}
 	})
@@ -194,6 +240,15 @@ func brokerConfig(cfg config.Config, log *slog.Logger) broker.Config {
 		KV: broker.KVConfig{
 			ReadBytes: cfg.KV.MaxReadBytes, WriteRate: unlimited(cfg.KV.WriteRate), ReadRate: unlimited(cfg.KV.ReadRate),
 		},
+	}
+}
+
+func ephemeralConfig(cfg config.Config, log *slog.Logger) ephemeral.Config {
+	e := &cfg.Ephemeral
+	return ephemeral.Config{
+		Prefix: cfg.RedisPrefix, MaxBytes: e.MaxBytes, QueueMaxBytes: e.QueueMaxBytes, QueueMaxLength: e.QueueMaxLength,
+		RetryLimit: e.RetryLimit, Lease: e.Lease, ImplicitIdle: e.ImplicitIdle, Unread: e.Unread, GroupIdle: e.GroupIdle,
+		RequireGrant: e.RequireGrant, Logger: log,
 	}
 }
 

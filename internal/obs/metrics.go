@@ -28,6 +28,8 @@ type Metrics struct {
 	claimTime                prometheus.Histogram
 	requestTime              *prometheus.HistogramVec
 
+	ephemeral *ephemeralMetrics
+
 	pool   atomic.Pointer[func() (size, idle, active int)]
 	parked atomic.Pointer[func() map[string]int]
 }
@@ -60,6 +62,8 @@ func NewMetrics(reg *prometheus.Registry) *Metrics {
 		requestTime: histograms("queen_request_seconds", "Time to answer an HTTP request, waiting for messages included.",
 			[]float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 30, 60}, "route", "code"),
 	}
+	m.ephemeral = newEphemeralMetrics()
+	reg.MustRegister(m.ephemeral.counters()...)
 	reg.MustRegister(m.redelivered, m.deadLettered, m.hintsSent, m.hintsReceived,
 		m.batchesFired, m.batchItems, m.gatherItems, m.batchTime, m.claimTime, m.requestTime,
 		collectors.NewGoCollector(), newGauges(m, time.Now()))

@@ -10,8 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// channel is where brokers of one fleet meet.
-const channel = "queen:wake"
+// channel, after the prefix of the installation, is where brokers of one fleet
+// meet.
+const channel = "wake"
 
 // Redis carries hints over pub/sub.
 type Redis struct {
