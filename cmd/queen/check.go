@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/queenmq-go/queenmq/internal/config"
@@ -66,42 +65,6 @@ func checkPostgres(ctx context.Context, cfg config.Config) []inspect.Finding {
 	defer conn.Close(context.WithoutCancel(ctx))
 	reached := inspect.Finding{Subject: "postgres", Level: inspect.OK, Detail: config.MaskURL(cfg.DatabaseURL)}
 	return append([]inspect.Finding{reached}, inspect.Run(ctx, conn, cfg.PoolSize)...)
-}
-
-func checkRedis(ctx context.Context, cfg config.Config) []inspect.Finding {
-	if cfg.RedisURL == "" {
-		return []inspect.Finding{{Subject: "redis", Level: inspect.OK, Detail: "none: brokers do not wake each other, fine for a single one"}}
-	}
-	opts, err := redis.ParseURL(cfg.RedisURL)
-	if err != nil {
-		return []inspect.Finding{{Subject: "redis", Level: inspect.Fail, Detail: "REDIS_URL cannot be read"}}
-	}
-	opts.MaxRetries = -1 // the first answer counts
-	client := redis.NewClient(opts)
-	defer client.Close()
-	if err := client.Ping(ctx).Err(); err != nil {
-		return []inspect.Finding{{Subject: "redis", Level: inspect.Fail, Detail: err.Error()}}
-	}
-	return []inspect.Finding{
-		{Subject: "redis", Level: inspect.OK, Detail: config.MaskURL(cfg.RedisURL)},
-		evictionFinding(client.ConfigGet(ctx, "maxmemory-policy").Result()),
-	}
-}
-
-// evictionFinding: hints are never stored, but whatever shares the server may
-// be, and a server that evicts is usually one that was meant as a cache.
-func evictionFinding(settings map[string]string, err error) inspect.Finding {
-	f := inspect.Finding{Subject: "redis eviction", Level: inspect.OK}
-	policy := settings["maxmemory-policy"]
-	switch {
-	case err != nil:
-		f.Detail = "not told by this server" // hosted ones refuse CONFIG
-	case policy != "noeviction":
-		f.Level, f.Detail = inspect.Warn, policy+": this server drops keys when it is full; noeviction is expected"
-	default:
-		f.Detail = policy
-	}
-	return f
 }
 
 func report(w io.Writer, findings []inspect.Finding) error {

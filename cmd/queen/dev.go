@@ -24,8 +24,9 @@ func newDev() *cobra.Command {
 		Use:   "dev",
 		Short: "Run a broker with a PostgreSQL of its own",
 		Long: "Run a broker for development. It brings a PostgreSQL of its own, keeps the data\n" +
-			"between runs, and listens on this machine only. With DATABASE_URL set it uses that\n" +
-			"database instead, and with REDIS_URL that Redis.",
+			"between runs, and listens on this machine only. Ephemeral queues are in its memory\n" +
+			"and end with it. With DATABASE_URL set it uses that database instead, and with\n" +
+			"REDIS_URL that Redis.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			// Earlier entries give way to later ones, so this is a default.

@@ -67,7 +67,7 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	redis := "--redis-url=" + pgtest.Redis(t)
 	out, code := queen(t, "check", redis, "--database-url="+pgtest.New(t).URL)
-	wantOutput(t, out, code, 0, "configuration", "schema", "redis eviction", "noeviction", "fsync is off")
+	wantOutput(t, out, code, 0, "configuration", "schema", "redis eviction", "noeviction", "maxmemory is not set", "fsync is off")
 	out, code = queen(t, "check", redis, "--database-url="+pgtest.NewEmpty(t).URL)
 	wantOutput(t, out, code, 1, "queen migrate up", "check failed: 1 of")
 	out, code = queen(t, "check", "--redis-url=redis://127.0.0.1:1", "--database-url=postgres://u:s3cr3t@127.0.0.1:1/none")
@@ -77,18 +77,6 @@ func TestCheck(t *testing.T) {
 	}
 	out, code = queen(t, "check", "--port=x")
 	wantOutput(t, out, code, 1, "--port")
-}
-
-func TestEvictionPolicy(t *testing.T) {
-	t.Parallel()
-	for policy, want := range map[string]string{"noeviction": "ok", "allkeys-lru": "warn"} {
-		if f := evictionFinding(map[string]string{"maxmemory-policy": policy}, nil); string(f.Level) != want {
-			t.Errorf("%s: %+v, want %s", policy, f, want)
-		}
-	}
-	if f := evictionFinding(nil, io.EOF); f.Level != "ok" {
-		t.Errorf("refused: %+v", f)
-	}
 }
 
 func TestCheckReady(t *testing.T) {
