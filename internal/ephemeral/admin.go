@@ -115,7 +115,7 @@ func (s *Service) Queues(ctx context.Context, tenant mq.UUID) (list []mq.Ephemer
 		}
 	}
 	slices.SortFunc(list, func(a, b mq.EphemeralQueue) int { return strings.Compare(a.Queue, b.Queue) })
-	total, _, _, _ := s.usage.of(tenantKey(tenant))
+	total, _ := s.usage.sums()
 	return list, total, nil
 }
 

@@ -68,6 +68,8 @@ func (r *rates) spend(tenant mq.UUID, perSecond float64, messages int) error {
 // usage remembers what the tenants hold, as Redis said last. Pushes since then
 // are added, what has gone is not: close to a limit it is read again.
 type usage struct {
+	reading sync.Mutex // held by a push that reads them again
+
 	mu     sync.Mutex
 	at     time.Time
 	total  int64 // bytes
@@ -76,10 +78,10 @@ type usage struct {
 	queues map[string]int64
 }
 
-func (u *usage) set(bytes, queues map[string]int64) (total, count int64) {
+func (u *usage) set(at time.Time, bytes, queues map[string]int64) (total, count int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.bytes, u.queues, u.at, u.total, u.count = bytes, queues, time.Now(), 0, 0
+	u.bytes, u.queues, u.at, u.total, u.count = bytes, queues, at, 0, 0
 	for _, n := range bytes {
 		u.total += n
 	}
@@ -104,34 +106,40 @@ func (u *usage) charge(tenant string, bytes int64) {
 	}
 }
 
-func (u *usage) of(tenant string) (total, bytes, queues int64, age time.Duration) {
+func (u *usage) of(tenant string) (total, bytes, queues int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.total, u.bytes[tenant], u.queues[tenant], time.Since(u.at)
+	return u.total, u.bytes[tenant], u.queues[tenant]
 }
 
-// usageAge is how old the numbers may be where they matter.
-const usageAge = 20 * time.Millisecond
+// readAt is when the reading began that the numbers come from.
+func (u *usage) readAt() time.Time {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.at
+}
 
 // reserve refuses a push beyond the tenant's bytes or queues, or beyond what
 // the installation may hold. Several pushes at once may go over a little.
 func (s *Service) reserve(ctx context.Context, tenant string, id mq.UUID, bytes int64) error {
 	_, grant := s.declared.settings(ctx, id)
-	err := s.overLimit(tenant, grant, bytes)
-	if err == nil {
+	if s.overLimit(tenant, grant, bytes) == nil {
 		return nil
 	}
-	if _, _, _, age := s.usage.of(tenant); age > usageAge {
-		if readErr := s.readUsage(ctx); readErr != nil {
-			return readErr
+	// What is remembered may be out of date: nothing is refused on its word.
+	asked := time.Now()
+	s.usage.reading.Lock()
+	defer s.usage.reading.Unlock()
+	if s.usage.readAt().Before(asked) {
+		if err := s.readUsage(ctx); err != nil {
+			return err
 		}
-		return s.overLimit(tenant, grant, bytes)
 	}
-	return err
+	return s.overLimit(tenant, grant, bytes)
 }
 
 func (s *Service) overLimit(tenant string, grant *mq.EphemeralGrant, bytes int64) error {
-	total, held, queues, _ := s.usage.of(tenant)
+	total, held, queues := s.usage.of(tenant)
 	if over(grant, held+bytes, queues) {
 		return &mq.Error{Kind: mq.KindForbidden, Code: mq.CodeEphemeralQuota, Message: "the tenant's ephemeral queues hold as much as they may"}
 	}
@@ -156,6 +164,7 @@ func over(g *mq.EphemeralGrant, bytes, queues int64) bool {
 
 // readUsage asks every bucket what it holds.
 func (s *Service) readUsage(ctx context.Context) error {
+	began := time.Now()
 	all, err := s.eachBucketHash(ctx)
 	if err != nil {
 		return fault(err)
@@ -170,6 +179,6 @@ func (s *Service) readUsage(ctx context.Context) error {
 			}
 		}
 	}
-	s.metrics.EphemeralHeld(s.usage.set(bytes, queues))
+	s.metrics.EphemeralHeld(s.usage.set(began, bytes, queues))
 	return nil
 }

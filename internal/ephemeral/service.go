@@ -65,6 +65,7 @@ func (c Config) withDefaults() Config {
 	setN(&c.MaxBytes, 256<<20)
 	setN(&c.QueueMaxBytes, 16<<20)
 	setN(&c.QueueMaxLength, 10_000)
+	setN(&c.RetryLimit, 5)
 	set(&c.Lease, 30*time.Second)
 	set(&c.ImplicitIdle, 300*time.Second)
 	set(&c.Unread, time.Hour)

@@ -7,7 +7,7 @@ local letters = {}
 if not open(false) then
   for i = 1, n do letters[i] = 's' end
   local out = answer('ok')
-  out[5] = table.concat(letters)
+  out[5] = join(letters)
   return out
 end
 local behind = settle()
@@ -71,5 +71,5 @@ for inc, list in pairs(done) do
 end
 close(true)
 local out = answer('ok')
-out[5] = table.concat(letters)
+out[5] = join(letters)
 return out

@@ -225,6 +225,11 @@ local function soon(at)
   if M.du == 0 or at < M.du then M.du, M.moved = at, true end
 end
 
+-- count changes a number of the bucket. One that is zero takes no room.
+local function count(field, n)
+  if call('HINCRBY', KEYS[3], field, int(n)) == 0 then call('HDEL', KEYS[3], field) end
+end
+
 -- close writes what has changed and wakes those who wait.
 local function close(touched)
   for _, R in pairs(rings) do
@@ -235,11 +240,12 @@ local function close(touched)
     end
   end
   if not before then
-    call('HINCRBY', KEYS[3], TENANT .. ':n', 1)
+    count(TENANT .. ':n', 1)
     before = 0
-    soon(now + tonumber(ARGV[12]))
   end
-  if M.b ~= before then call('HINCRBY', KEYS[3], TENANT, int(M.b - before)) end
+  -- A queue that nobody declared is removed some time after it became empty.
+  if M.n == 0 and M.dv == 0 or M.du == 0 then soon(now + tonumber(ARGV[12])) end
+  if M.b ~= before then count(TENANT, M.b - before) end
   if M.moved then call('ZADD', KEYS[2], int(M.du), QUEUE) end
   for reason, n in pairs(drops) do
     if n > 0 then call('HINCRBY', KEYS[1], reason, int(n)) end
@@ -278,8 +284,17 @@ local function destroy()
   for _, name in ipairs(groups()) do call('DEL', K .. 'w:' .. name) end
   call('DEL', KEYS[1], K .. 'p', K .. 'h', K .. 'g', K .. 'l', K .. 'k')
   call('ZREM', KEYS[2], QUEUE)
-  call('HINCRBY', KEYS[3], TENANT .. ':n', -1)
-  if before ~= 0 then call('HINCRBY', KEYS[3], TENANT, int(-before)) end
+  count(TENANT .. ':n', -1)
+  if before ~= 0 then count(TENANT, -before) end
+end
+
+-- join puts letters together, in pieces that fit the stack.
+local function join(letters)
+  local pieces = {}
+  for from = 1, #letters, 100 do
+    pieces[#pieces + 1] = table.concat(letters, '', from, math.min(from + 99, #letters))
+  end
+  return table.concat(pieces)
 end
 
 -- freely lets a script run that a server without memory left would refuse: the ones that give memory back. Nothing is
