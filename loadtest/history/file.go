@@ -138,8 +138,11 @@ func parseLine(text []byte) (line, error) {
 	if l.Op != nil {
 		return l, l.Op.validate()
 	}
-	if l.Run != nil && l.Run.Tolerance < 0 {
-		return l, errors.New("a negative tolerance")
+	if l.Run != nil && (l.Run.Tolerance < 0 || l.Run.Tolerance > maxInstant) {
+		return l, errors.New("a tolerance out of range")
+	}
+	if l.End != nil && (l.End.At < 0 || l.End.At > maxInstant) {
+		return l, errors.New("an end out of range")
 	}
 	return l, nil
 }

@@ -80,6 +80,7 @@ type Op struct {
 	Group  string `json:"group,omitempty"`
 	Lease  string `json:"lease,omitempty"`
 	Length int64  `json:"length,omitempty"` // of the lease asked for, in microseconds
+	Until  int64  `json:"until,omitempty"`  // the end of an extended lease as answered, by the fleet\'s clock; a pop tells none
 	Count  int64  `json:"count,omitempty"`
 	By     string `json:"by,omitempty"` // written into everything that a transaction writes
 

@@ -49,7 +49,7 @@ func (c *checker) checkTimers() {
 				}
 				o.story = append(o.story, m.told()...)
 				c.checkEarly(u.op, u.t, m)
-				o.ops = append(o.ops, fires(u.op, m)...)
+				o.ops = append(o.ops, c.fires(u.op, m)...)
 			}
 		}
 		if c.h.End.Reached && c.h.End.Drained {
@@ -77,8 +77,9 @@ func (c *checker) timing(op *Op, t *TimerOp) (done timing, end int64, happened b
 	return done, never, op.Kind != Tx || c.committed[op.By]
 }
 
-// fires lists the fires of one schedule: one for each offset at which its message was delivered.
-func fires(op *Op, m *message) []porcupine.Operation {
+// fires lists the fires of one schedule: one for each offset at which its message was delivered. While something is
+// left, a timer may also have fired without anybody having seen the message.
+func (c *checker) fires(op *Op, m *message) []porcupine.Operation {
 	type spot struct {
 		partition string
 		offset    int64
@@ -95,6 +96,9 @@ func fires(op *Op, m *message) []porcupine.Operation {
 			Input: timing{does: "fire", id: m.id}, Call: min(op.Start, pop.op.End), Return: pop.op.End,
 		})
 	}
+	if len(out) == 0 && !c.h.End.Drained {
+		out = append(out, porcupine.Operation{Input: timing{does: "may fire", id: m.id}, Call: op.Start, Return: never})
+	}
 	return out
 }
 
@@ -106,6 +110,11 @@ func timerModel() porcupine.Model {
 			switch in.does {
 			case "fire":
 				return waits == in.id, ""
+			case "may fire":
+				if waits == in.id {
+					return true, ""
+				}
+				return true, waits
 			case "gone":
 				return waits == "", ""
 			case "schedule":

@@ -65,6 +65,7 @@ func verify(ctx context.Context, cfg *Config, out, errOut io.Writer) (int, error
 	path := cfg.Check
 	s := &Summary{}
 	var runErr error
+	cleanUp := func() {}
 	if path == "" {
 		if path = cfg.History; path == "" {
 			file, err := os.CreateTemp("", "verify-*.jsonl")
@@ -79,11 +80,11 @@ func verify(ctx context.Context, cfg *Config, out, errOut io.Writer) (int, error
 		if !cfg.Quiet {
 			progress = errOut
 		}
-		var counts *Counts
-		if counts, s.Refusals, runErr = Run(ctx, cfg, path, progress); counts == nil {
+		var outcome *Outcome
+		if outcome, runErr = Run(ctx, cfg, path, progress); outcome == nil {
 			return exitError, runErr
 		}
-		s.Counts = *counts
+		s.Counts, s.Refusals, cleanUp = outcome.Counts, outcome.Refusals, outcome.CleanUp
 	}
 	h, err := load(path)
 	if err != nil {
@@ -102,11 +103,14 @@ func verify(ctx context.Context, cfg *Config, out, errOut io.Writer) (int, error
 	}
 	switch {
 	case s.Violations > 0:
-		return exitFailed, runErr
+		return exitFailed, runErr // the queues stay: they may tell more
 	case runErr != nil:
 		return exitError, runErr
 	case !h.End.Reached:
 		return exitError, errors.New("the final state was not read: nothing can be said about what is missing")
+	}
+	if !cfg.Keep {
+		cleanUp()
 	}
 	return exitOK, nil
 }

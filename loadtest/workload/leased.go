@@ -48,15 +48,15 @@ func (w *worker) note(group int, b *batch) {
 func (w *worker) handle(b *batch) {
 	w.think(20)
 	choice := w.rand.IntN(100)
-	if w.produce.Err() != nil && choice < 10 {
-		choice += 40 // no crashes and no dawdling while draining
+	if w.produce.Err() != nil && choice < 5 {
+		choice += 50 // no crashes and no dawdling while draining
 	}
 	switch {
-	case choice < 4: // crash: nobody hears of it again
-	case choice < 6: // beyond the lease
+	case choice < 2: // crash: nobody hears of it again
+	case choice < 3: // beyond the lease
 		sleep(w.finish, w.cfg.Lease+time.Duration(w.rand.IntN(500))*time.Millisecond)
 		w.ack(b, w.instruct(b, "completed", 0))
-	case choice < 10:
+	case choice < 5:
 		if w.extend(b, 2*w.cfg.Lease) {
 			sleep(w.finish, w.cfg.Lease+time.Duration(w.rand.IntN(300))*time.Millisecond)
 		}
@@ -199,12 +199,16 @@ func (w *worker) extend(b *batch, more time.Duration) bool {
 		body: fmt.Appendf(nil, `{"seconds":%d}`, int(more.Seconds())),
 		read: func(body []byte) error {
 			var got struct {
-				Renewed int64 `json:"renewed"`
+				Renewed   int64      `json:"renewed"`
+				ExpiresAt *time.Time `json:"newExpiresAt"`
 			}
 			if err := json.Unmarshal(body, &got); err != nil {
 				return err
 			}
 			op.Count = got.Renewed
+			if got.ExpiresAt != nil {
+				op.Until = got.ExpiresAt.UnixMicro()
+			}
 			return nil
 		},
 	})

@@ -158,8 +158,16 @@ func again(op *history.Op) bool {
 	return op.Status == 0 || op.Status == 429
 }
 
-// Run drives the fleet and leaves the history in a file. An error means that the run did not work.
-func Run(ctx context.Context, cfg *Config, path string, progressOut io.Writer) (*Counts, map[string]int64, error) {
+// Outcome is what a run leaves besides its history.
+type Outcome struct {
+	Counts   Counts
+	Refusals map[string]int64 // how often operations failed, by kind and reason
+	CleanUp  func()           // deletes the queues
+}
+
+// Run drives the fleet and leaves the history in a file. An error means that the run did not work; there may be an
+// outcome, and a history, all the same.
+func Run(ctx context.Context, cfg *Config, path string, progressOut io.Writer) (*Outcome, error) {
 	id := strconv.FormatInt(time.Now().UnixMicro(), 36)
 	if cfg.Prefix == "" {
 		cfg.Prefix = "verify." + id
@@ -183,14 +191,13 @@ func Run(ctx context.Context, cfg *Config, path string, progressOut io.Writer) (
 	}
 	var err error
 	if r.rec, err = newRecorder(path, &record); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	end, err := r.phases(ctx, progressOut)
 	if closeErr := r.rec.close(end); err == nil {
 		err = closeErr
 	}
-	counts := r.rec.snapshot()
-	return &counts, r.rec.reasons, err
+	return &Outcome{Counts: r.rec.snapshot(), Refusals: r.rec.reasons, CleanUp: r.cleanUp}, err
 }
 
 // phases sets the queues up, lets everybody work, drains, and reads what is left.
@@ -222,9 +229,6 @@ func (r *run) phases(ctx context.Context, progressOut io.Writer) (history.End, e
 	close(done)
 	end := history.End{Drained: drained}
 	end.Reached = r.readFinal()
-	if !r.cfg.Keep {
-		r.cleanUp()
-	}
 	if !end.Reached {
 		return end, fmt.Errorf("the final state could not be read; nothing was answered for %v", r.rec.silence().Round(time.Second))
 	}
