@@ -18,6 +18,7 @@ from queen import Queen
 
 import cases
 import consume_cases  # noqa: F401 - adds its cases
+import ephemeral_cases  # noqa: F401 - the same
 import later
 
 VERSION = importlib.metadata.version("queen-mq")

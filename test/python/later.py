@@ -39,13 +39,6 @@ async def trace(env):
         raise NotServed(refusal.json().get("code"))
 
 
-@later("ephemeral queue", "ephemeral queues", majors=(2,))
-async def ephemeral(env):
-    answer = await env.client.ephemeral.push(env.queue_name, [{"n": 1}])
-    assert answer["pushed"] == 1, answer
-    await env.client.ephemeral.delete(env.queue_name)
-
-
 @later("stream", "streams", majors=(2,))
 async def stream(env):
     from queen import Stream
