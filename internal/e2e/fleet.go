@@ -50,7 +50,8 @@ func Start(t testing.TB, o Options) *Fleet {
 	f := &Fleet{t: t, DB: pgtest.New(t)}
 	env := append([]string{"DATABASE_URL=" + f.DB.URL, "DB_POOL_SIZE=16"}, o.Env...)
 	if o.Redis {
-		env = append(env, "REDIS_URL="+pgtest.Redis(t))
+		// All fleets of a run share one Redis.
+		env = append(env, "REDIS_URL="+pgtest.Redis(t), "QUEEN_REDIS_PREFIX="+f.DB.Name+":")
 	}
 	for range max(o.Brokers, 1) {
 		f.Brokers = append(f.Brokers, f.start(env))
