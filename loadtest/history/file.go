@@ -48,7 +48,10 @@ func NewWriter(w io.Writer, run *Run) (*Writer, error) {
 	out := bufio.NewWriterSize(w, 256<<10)
 	hw := &Writer{out: out, enc: json.NewEncoder(out)}
 	hw.enc.SetEscapeHTML(false)
-	return hw, hw.write(line{Run: run})
+	if err := hw.write(line{Run: run}); err != nil {
+		return nil, err
+	}
+	return hw, nil
 }
 
 func (w *Writer) write(l line) error {
@@ -113,7 +116,10 @@ func Read(r io.Reader) (*History, error) {
 		}
 		return int(min(max(a.ID-b.ID, -1), 1))
 	})
-	return h, h.unique()
+	if err := h.unique(); err != nil {
+		return nil, err
+	}
+	return h, nil
 }
 
 func parseLine(text []byte) (line, error) {

@@ -69,11 +69,12 @@ func (c *checker) noteReturns(grants map[leaseKey]*grant) {
 }
 
 func mayRelease(op *Op, items []*Message, g *grant) bool {
-	switch {
-	case op.Outcome == Fail:
+	switch op.Outcome {
+	case Fail:
 		return false
-	case op.Outcome == Unknown:
+	case Unknown:
 		return true
+	case OK:
 	}
 	return slices.ContainsFunc(items, func(m *Message) bool {
 		if op.Kind == Ack {
@@ -104,15 +105,14 @@ func (c *checker) checkOverlaps(r reader, list []*grant, longer map[string][]ext
 	slices.SortStableFunc(list, func(a, b *grant) int { return cmp.Compare(a.op.Start, b.op.Start) })
 	var live []*grant
 	for _, b := range list {
-		kept := live[:0]
-		for _, a := range live {
+		live = slices.DeleteFunc(live, func(a *grant) bool {
 			limit := a.until
 			for _, x := range longer[a.op.Lease] {
 				limit = max(limit, x.until)
 			}
-			if limit >= b.op.Start {
-				kept = append(kept, a)
-			}
+			return limit < b.op.Start
+		})
+		for _, a := range live {
 			if c.follows(a, b, longer) || c.follows(b, a, longer) {
 				continue
 			}
@@ -121,7 +121,7 @@ func (c *checker) checkOverlaps(r reader, list []*grant, longer map[string][]ext
 				"operation %d got %s while operation %d held it under lease %s, for at least another %d ms",
 				b.op.ID, r.partition, a.op.ID, a.op.Lease, (a.until-b.op.End)/1000)
 		}
-		live = append(kept, b)
+		live = append(live, b)
 	}
 }
 

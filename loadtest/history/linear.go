@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/anishathalye/porcupine"
@@ -74,7 +75,7 @@ func (c *checker) checkKeys() {
 	for _, op := range c.h.Ops {
 		for i := range op.Keys {
 			k := &op.Keys[i]
-			if len(c.h.Run.Marker) > 0 && len(k.Key) >= len(c.h.Run.Marker) && k.Key[:len(c.h.Run.Marker)] == c.h.Run.Marker {
+			if c.h.Run.Marker != "" && strings.HasPrefix(k.Key, c.h.Run.Marker) {
 				continue
 			}
 			if uses[k.Key] == nil {

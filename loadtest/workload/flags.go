@@ -87,7 +87,10 @@ func Parse(args []string, errOut io.Writer) (*Config, error) {
 			cfg.URLs = append(cfg.URLs, part)
 		}
 	}
-	return cfg, cfg.validate()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	return cfg, nil
 }
 
 func (c *Config) validate() error {

@@ -89,7 +89,7 @@ func hash(s string) uint64 {
 // beside lets another client do something while this one goes on.
 func (w *worker) beside(kind string, do func(*worker)) {
 	w.made++
-	other := w.run.worker(w.name+"-"+kind, w.made)
+	other := w.worker(w.name+"-"+kind, w.made)
 	w.besides.Add(1)
 	w.aside.Go(func() {
 		defer w.besides.Add(-1)
