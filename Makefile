@@ -50,8 +50,8 @@ test-readme: ## run the snippets of README.md against a broker built from this t
 	scripts/with-broker.sh scripts/test-readme.sh
 
 .PHONY: test-deploy
-test-deploy: ## check docker-compose.yml, the Dockerfile and the nginx configuration
-	scripts/ensure-services.sh nginx yaml
+test-deploy: ## check what is deployed: compose, image, nginx, manifests, chart, alerts, Citus
+	scripts/ensure-services.sh nginx yaml postgresql
 	scripts/check-deploy.sh
 
 .PHONY: lint

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks what `docker compose up` would use, without Docker: the compose file, the Dockerfile, and nginx.conf, which is
-# also run in front of a stand-in broker to see that requests pass through it unchanged.
+# Checks what is deployed, without Docker or a cluster: the compose file, the Dockerfile, the manifests, the chart, the
+# alerts and the dashboard, the placement of tables in Citus, and nginx.conf, which is also run in front of a stand-in
+# broker to see that requests pass through it unchanged.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PATH:/usr/sbin
@@ -19,6 +20,28 @@ if docker compose version >/dev/null 2>&1; then
   docker compose config --quiet
 fi
 "$python" scripts/check_compose.py docker-compose.yml deploy/nginx.conf
+
+# What git knows and what is about to be added, templates of the chart left out: they are no YAML before they are rendered.
+mapfile -t files < <(git ls-files --cached --others --exclude-standard '*.yaml' '*.yml' ':!deploy/helm/queenmq/templates')
+[ ${#files[@]} -gt 15 ] || fail "found only ${#files[@]} YAML files"
+"$python" scripts/check_yaml.py "${files[@]}"
+
+# Alerts and dashboard against the series that brokers export; the placement of tables against the migrations.
+go test -timeout 5m ./deploy/...
+
+# Chart and kustomization, rendered and read with the types of Kubernetes; alerts, evaluated. A module of its own. Its tests
+# read files outside of it, which the cache of results does not see, hence -count=1.
+GOWORK=off go -C deploy/check test -count=1 -timeout 5m ./...
+
+# The same once more by the tools themselves, where they are installed.
+if command -v helm >/dev/null; then
+  helm lint --strict deploy/helm/queenmq >/dev/null
+  helm template queenmq deploy/helm/queenmq --kube-version 1.30.0 >/dev/null
+fi
+if command -v promtool >/dev/null; then
+  promtool check rules deploy/monitoring/alerts.yaml >/dev/null
+  promtool test rules deploy/monitoring/alerts_test.yaml >/dev/null
+fi
 
 go_mod=$(awk '$1 == "go" { split($2, v, "."); print v[1] "." v[2]; exit }' go.mod)
 grep -q "^FROM golang:$go_mod" Dockerfile || fail "the Dockerfile does not build with Go $go_mod, go.mod's version"
