@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -65,6 +66,7 @@ func redisServers(ctx context.Context, client redis.UniversalClient) ([]redisSer
 		all = append(all, s)
 		return nil
 	})
+	slices.SortFunc(all, func(a, b redisServer) int { return strings.Compare(a.name, b.name) })
 	return all, err
 }
 

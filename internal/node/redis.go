@@ -1,8 +1,11 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
 	"time"
 
@@ -48,7 +51,9 @@ func OpenRedis(address string) (redis.UniversalClient, error) {
 		}
 		o.ContextTimeoutEnabled = true
 		bound(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.MaxRetries, &o.DialerRetries)
-		return redis.NewClusterClient(o), nil
+		client := redis.NewClusterClient(o)
+		client.OnNewNode(func(node *redis.Client) { node.AddHook(once{}) })
+		return client, nil
 	default:
 		o, err := redis.ParseURL(address)
 		if err != nil {
@@ -57,6 +62,42 @@ func OpenRedis(address string) (redis.UniversalClient, error) {
 		o.ContextTimeoutEnabled = true
 		bound(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.MaxRetries, &o.DialerRetries)
 		return redis.NewClient(o), nil
+	}
+}
+
+// once keeps a client of a cluster from sending a command again after its answer
+// was lost. It does so to find its way to another node, and has no option not to;
+// what it does not recognise as a lost connection it leaves alone. Commands that
+// never left, and those that were sent to the wrong node, are sent again.
+type once struct{}
+
+// lostError is an answer that did not come. It has no Unwrap on purpose.
+type lostError struct{ cause error }
+
+func (e *lostError) Error() string { return "redis: answer lost: " + e.cause.Error() }
+
+// DialHook implements redis.Hook.
+func (once) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessPipelineHook implements redis.Hook. A pipeline is repeated within it,
+// which is out of reach.
+func (once) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// ProcessHook implements redis.Hook.
+func (once) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		var network *net.OpError
+		var timeout net.Error
+		switch {
+		case errors.As(err, &network) && network.Op == "dial":
+			return err
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &timeout):
+			return &lostError{err}
+		}
+		return err
 	}
 }
 
