@@ -1,0 +1,138 @@
+//go:build linux
+
+package cluster
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestFailover kills the primary's host and promotes the standby, twice. With
+// synchronous replication nothing acknowledged is lost, and writing goes on by
+// itself within ten seconds of the promotion.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Options{Standby: true})
+	f := NewTraffic(c, "failover", 6)
+	f.AwaitAcks(time.Now(), 10*time.Second)
+	for range 2 {
+		time.Sleep(500 * time.Millisecond)
+		from := time.Now()
+		c.Note("kill %s", c.Primary().Name)
+		c.Primary().Kill()
+		if err := c.Promote(); err != nil {
+			t.Fatal(err)
+		}
+		c.Note("promoted %s", c.Primary().Name)
+		promoted := time.Now()
+		took := f.AwaitAcks(promoted, 20*time.Second)
+		t.Logf("writes again %v after the promotion, which took %v", took, promoted.Sub(from))
+		if took > 10*time.Second {
+			t.Errorf("writes came back %v after the promotion", took)
+		}
+		if err := c.Rebuild(); err != nil {
+			t.Fatal(err)
+		}
+		c.Note("%s follows", c.standby().Name)
+	}
+	f.Finish(20 * time.Second)
+}
+
+// TestReadOnly turns the primary read-only, as a switch-over does before it
+// moves.
+func TestReadOnly(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Options{})
+	f := NewTraffic(c, "readonly", 4)
+	f.AwaitAcks(time.Now(), 10*time.Second)
+	p := c.Primary()
+	if err := p.Set("default_transaction_read_only", "on"); err != nil {
+		t.Fatal(err)
+	}
+	c.Note("read-only")
+	time.Sleep(500 * time.Millisecond)
+	from := time.Now()
+	time.Sleep(1500 * time.Millisecond)
+	if took, ok := f.AckedSince(from); ok {
+		t.Errorf("a push was acknowledged %v after the primary turned read-only", took)
+	}
+	if err := p.Set("default_transaction_read_only", ""); err != nil {
+		t.Fatal(err)
+	}
+	c.Note("writable")
+	t.Logf("writes again after %v", f.AwaitAcks(time.Now(), 10*time.Second))
+	f.Finish(20 * time.Second)
+}
+
+// TestReadOnlySwitch leaves the old primary up and read-only beside a promoted
+// standby: connections to it are alive, and of no use.
+func TestReadOnlySwitch(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Options{Standby: true})
+	f := NewTraffic(c, "switch", 4)
+	f.AwaitAcks(time.Now(), 10*time.Second)
+	if err := c.Primary().Set("default_transaction_read_only", "on"); err != nil {
+		t.Fatal(err)
+	}
+	c.Note("%s is read-only", c.Primary().Name)
+	time.Sleep(500 * time.Millisecond) // what was under way has ended, and is replicated
+	if err := c.Promote(); err != nil {
+		t.Fatal(err)
+	}
+	c.Note("promoted %s", c.Primary().Name)
+	t.Logf("writes again after %v", f.AwaitAcks(time.Now(), 10*time.Second))
+	f.Finish(20 * time.Second)
+}
+
+// TestPostgresRestart restarts the server with and without a checkpoint.
+func TestPostgresRestart(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Options{})
+	f := NewTraffic(c, "restart", 4)
+	f.AwaitAcks(time.Now(), 10*time.Second)
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT} {
+		c.Note("restart by %v", sig)
+		if err := c.Primary().Restart(sig); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%v: writes again after %v", sig, f.AwaitAcks(time.Now(), 10*time.Second))
+	}
+	f.Finish(20 * time.Second)
+}
+
+// TestDiskFull takes the last byte of the database's disk and gives it back.
+// PostgreSQL may end; somebody has to start it again then, and nothing else.
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Options{})
+	if !c.launcher.private {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(ErrNoDisk)
+		}
+		t.Skip(ErrNoDisk)
+	}
+	f := NewTraffic(c, "full", 4)
+	f.AwaitAcks(time.Now(), 10*time.Second)
+	p := c.Primary()
+	if err := p.disk.fill(); err != nil {
+		t.Fatal(err)
+	}
+	c.Note("disk full")
+	p.exhaust()
+	from := time.Now()
+	time.Sleep(time.Second)
+	if took, ok := f.AckedSince(from); ok {
+		t.Errorf("a push was acknowledged %v after the disk was full", took)
+	}
+	if err := p.disk.free(); err != nil {
+		t.Fatal(err)
+	}
+	c.Note("disk free, server running: %v", p.proc.Running())
+	if err := p.revive(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("writes again after %v", f.AwaitAcks(time.Now(), 15*time.Second))
+	f.Finish(20 * time.Second)
+}
