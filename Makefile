@@ -24,6 +24,11 @@ BENCH       ?= .
 BENCH_TIME  ?= 1x
 LOAD_FLAGS  ?=
 
+# How long to break things, and for how many seconds with one seed. SOAK_SEED repeats a run.
+SOAK_TIME    ?= 2h
+SOAK_SECONDS ?= 60
+SOAK_SEED    ?=
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -36,7 +41,7 @@ dev: ## run a broker with its own PostgreSQL on http://localhost:6632
 
 .PHONY: test
 test: ## run every test with the race detector, against a real PostgreSQL
-	scripts/ensure-services.sh cc postgresql redis
+	scripts/ensure-services.sh cc postgresql redis nginx pgbouncer
 	$(GO) test $(TEST_FLAGS) -timeout $(TEST_TIMEOUT) -p $(TEST_PROCS) -parallel $(TEST_PARALLEL) $(PACKAGES)
 
 .PHONY: test-short
@@ -82,6 +87,12 @@ bench: ## run the benchmarks once each (BENCH=regexp BENCH_TIME=2s to measure)
 loadtest: ## measure this machine (LOAD_FLAGS='-h' shows the choices)
 	scripts/ensure-services.sh postgresql
 	$(GO) run ./loadtest $(LOAD_FLAGS)
+
+.PHONY: soak
+soak: ## break a whole installation for hours under verified load (SOAK_TIME=8h SOAK_SEED=n)
+	scripts/ensure-services.sh cc postgresql redis nginx pgbouncer
+	CLUSTER_RACE=1 CLUSTER_FOR=$(SOAK_TIME) CLUSTER_SECONDS=$(SOAK_SECONDS) CLUSTER_SEED=$(SOAK_SEED) \
+		$(GO) test -count=1 -timeout 0 -v -run '^TestChaos$$' ./internal/e2e/cluster
 
 .PHONY: clean
 clean: ## remove the pinned tools and build results

@@ -14,7 +14,7 @@ have() {
     postgresql) command -v postgres >/dev/null 2>&1 || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null ;;
     redis) command -v redis-server >/dev/null 2>&1 ;;
     psql | curl | jq) command -v "$1" >/dev/null 2>&1 ;;
-    nginx) command -v nginx >/dev/null 2>&1 || [ -x /usr/sbin/nginx ] ;;
+    nginx | pgbouncer) command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] ;;
     venv) python3 -c 'import ensurepip, venv' >/dev/null 2>&1 ;;
     yaml) python3 -c 'import yaml' >/dev/null 2>&1 || /usr/bin/python3 -c 'import yaml' >/dev/null 2>&1 ;;
     *) echo "ensure-services: unknown name $1" >&2; exit 2 ;;
@@ -61,6 +61,7 @@ for name in "${missing[@]}"; do
   case $name in
     postgresql) echo "no PostgreSQL server found: the launcher will download one for this user" >&2 ;;
     redis) echo "no redis-server found: tests use the in-process one only" >&2 ;;
+    nginx | pgbouncer) echo "no $name found (Debian: $(packages "$name")): what runs a whole installation will fail" >&2 ;;
     cc) echo "the race detector needs a C compiler; without one run: make test TEST_FLAGS=" >&2; status=1 ;;
     *) echo "missing: $name (Debian: $(packages "$name"))" >&2; status=1 ;;
   esac
