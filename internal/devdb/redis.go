@@ -22,6 +22,7 @@ var ErrNoRedis = errors.New("no redis-server on PATH: install Redis, or set TEST
 // Redis is a running Redis, a child process or one inside this process.
 type Redis struct {
 	addr string
+	proc *process // nil inside this process
 	stop func(context.Context) error
 	once sync.Once
 	err  error
@@ -34,6 +35,25 @@ func (r *Redis) URL() string { return "redis://" + r.addr + "/0" }
 func (r *Redis) Stop(ctx context.Context) error {
 	r.once.Do(func() { r.err = r.stop(ctx) })
 	return r.err
+}
+
+// Pause stops the process where it stands, connections stay open. Resume lets
+// it go on.
+func (r *Redis) Pause() error { return r.signal(syscall.SIGSTOP) }
+
+// Resume ends a pause.
+func (r *Redis) Resume() error { return r.signal(syscall.SIGCONT) }
+
+// Kill ends the process without notice.
+func (r *Redis) Kill() error { return r.signal(syscall.SIGKILL) }
+
+var errInProcess = errors.New("the Redis inside this process takes no signals")
+
+func (r *Redis) signal(sig syscall.Signal) error {
+	if r.proc == nil {
+		return errInProcess
+	}
+	return r.proc.signal(sig)
 }
 
 // StartMiniRedis runs a small Redis inside this process, for `queen dev`
@@ -49,9 +69,20 @@ func StartMiniRedis() (*Redis, error) {
 	}}, nil
 }
 
+// RedisOptions of a redis-server.
+type RedisOptions struct {
+	Port int      // a free one when 0
+	Args []string // as on its command line, after those that are always given
+}
+
 // StartRedis runs the real redis-server on a free port of the loopback
 // interface, without persistence. It outlives ctx, which bounds the start.
 func StartRedis(ctx context.Context) (*Redis, error) {
+	return StartRedisWith(ctx, RedisOptions{})
+}
+
+// StartRedisWith is StartRedis with options.
+func StartRedisWith(ctx context.Context, o RedisOptions) (*Redis, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, ErrNoRedis
@@ -61,11 +92,11 @@ func StartRedis(ctx context.Context) (*Redis, error) {
 	for range 5 {
 		var r *Redis
 		var taken bool
-		r, taken, err = startRedisOnce(ctx, path)
+		r, taken, err = startRedisOnce(ctx, path, o)
 		if err == nil {
 			return r, nil
 		}
-		if !taken {
+		if !taken || o.Port != 0 {
 			break
 		}
 	}
@@ -73,18 +104,23 @@ func StartRedis(ctx context.Context) (*Redis, error) {
 }
 
 // startRedisOnce reports in taken whether somebody else got the port first.
-func startRedisOnce(ctx context.Context, path string) (_ *Redis, taken bool, err error) {
-	port, err := freePort()
-	if err != nil {
-		return nil, false, err
+func startRedisOnce(ctx context.Context, path string, o RedisOptions) (_ *Redis, taken bool, err error) {
+	port := o.Port
+	if port == 0 {
+		if port, err = freePort(); err != nil {
+			return nil, false, err
+		}
 	}
 	dir, err := os.MkdirTemp("", "queen-redis-")
 	if err != nil {
 		return nil, false, fmt.Errorf("make folder: %w", err)
 	}
 	logPath := filepath.Join(dir, "log")
-	cmd := exec.Command(path, "--port", itoa(port), "--bind", "127.0.0.1",
-		"--save", "", "--appendonly", "no", "--dir", dir, "--logfile", logPath, "--daemonize", "no")
+	args := append([]string{
+		"--port", itoa(port), "--bind", "127.0.0.1",
+		"--save", "", "--appendonly", "no", "--dir", dir, "--logfile", logPath, "--daemonize", "no",
+	}, o.Args...)
+	cmd := exec.Command(path, args...)
 	proc, err := launch(cmd, nil, syscall.SIGKILL)
 	if err != nil {
 		_ = os.RemoveAll(dir)
@@ -100,7 +136,7 @@ func startRedisOnce(ctx context.Context, path string) (_ *Redis, taken bool, err
 		_ = stop(context.WithoutCancel(ctx))
 		return nil, strings.Contains(string(log), "in use"), fmt.Errorf("%w: %s", err, lastLines(string(log), 3))
 	}
-	return &Redis{addr: addr, stop: stop}, false, nil
+	return &Redis{addr: addr, proc: proc, stop: stop}, false, nil
 }
 
 func stopRedis(ctx context.Context, proc *process) error {

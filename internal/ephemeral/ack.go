@@ -27,7 +27,7 @@ func (s *Service) Ack(ctx context.Context, a *mq.EphemeralAck) ([]mq.EphemeralOu
 	args, index := make([]any, 1, 1+4*len(a.Items)), make([]int, 0, len(a.Items))
 	args[0] = groupName(a.Group)
 	for i := range a.Items {
-		inc, partition, seq, ok := readID(a.Items[i].ID)
+		inc, partition, token, ok := readID(a.Items[i].ID)
 		if !ok {
 			out[i] = mq.EphemeralUnknown
 			continue
@@ -36,7 +36,7 @@ func (s *Service) Ack(ctx context.Context, a *mq.EphemeralAck) ([]mq.EphemeralOu
 		if a.Items[i].Verdict != mq.EphemeralCompleted {
 			verdict = verdictBack
 		}
-		args, index = append(args, partition, inc, seq, verdict), append(index, i)
+		args, index = append(args, partition, inc, token, verdict), append(index, i)
 	}
 	if len(index) == 0 {
 		return out, nil
@@ -83,8 +83,8 @@ func (s *Service) HandBack(ctx context.Context, d *mq.EphemeralDelivery) {
 	args := make([]any, 1, 1+4*len(d.Messages))
 	args[0] = groupName(d.Pop.Group)
 	for i := range d.Messages {
-		if inc, partition, seq, ok := readID(d.Messages[i].ID); ok {
-			args = append(args, partition, inc, seq, verdictUndo)
+		if inc, partition, token, ok := readID(d.Messages[i].ID); ok {
+			args = append(args, partition, inc, token, verdictUndo)
 		}
 	}
 	if _, err := s.settle(context.WithoutCancel(ctx), d.Pop.Tenant, d.Pop.Queue, args); err != nil {

@@ -2,12 +2,9 @@ package ephemeral
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/queenmq-go/queenmq/internal/mq"
 )
@@ -94,7 +91,7 @@ func (s *Service) Queues(ctx context.Context, tenant mq.UUID) (list []mq.Ephemer
 	prefix := tenantKey(tenant) + "/"
 	held, err := s.registered(ctx, prefix)
 	if err != nil {
-		return nil, 0, fault(err)
+		return nil, 0, err
 	}
 	if err := s.readUsage(ctx); err != nil {
 		return nil, 0, err
@@ -129,31 +126,15 @@ type entry struct {
 
 // registered reads what Redis holds of queues whose id begins with a prefix.
 func (s *Service) registered(ctx context.Context, prefix string) ([]entry, error) {
-	cmds := make([]*redis.Cmd, buckets)
-	for again := false; ; again = true {
-		_, err := s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			for i := range cmds {
-				base := s.bucket(i)
-				cmds[i] = queuesScript.EvalSha(ctx, pipe, []string{address{base: base}.registry(), base + "x"}, prefix)
-			}
-			return nil
-		})
-		if err == nil {
-			break
-		}
-		if again || !redis.HasErrorPrefix(err, "NOSCRIPT") {
-			return nil, err
-		}
-		if err := queuesScript.Load(ctx, s.redis).Err(); err != nil {
-			return nil, err
-		}
+	cmds, err := s.everywhere(ctx, queuesScript, func(base string) ([]string, []any) {
+		return []string{address{base: base}.registry(), base + "x"}, []any{prefix}
+	})
+	if err != nil {
+		return nil, err
 	}
 	var out []entry
 	for i, cmd := range cmds {
-		rows, err := cmd.Slice()
-		if err != nil {
-			return nil, err
-		}
+		rows, _ := cmd.Val().([]any)
 		for _, row := range rows {
 			if e, ok := readEntry(row); ok {
 				e.base = s.bucket(i)
@@ -251,8 +232,6 @@ func (s *Service) Depth(ctx context.Context, tenant mq.UUID, queue, group string
 	return out, nil
 }
 
-var errAnswer = errors.New("an answer of another form")
-
 // Status describes the store.
 func (s *Service) Status(ctx context.Context) (mq.EphemeralStatus, error) {
 	if s.redis == nil {
@@ -262,7 +241,7 @@ func (s *Service) Status(ctx context.Context) (mq.EphemeralStatus, error) {
 		return mq.EphemeralStatus{}, err
 	}
 	if err := s.watchEpoch(ctx); err != nil {
-		return mq.EphemeralStatus{}, fault(err)
+		return mq.EphemeralStatus{}, err
 	}
 	enabled, _ := s.declared.settings(ctx, mq.DefaultTenant)
 	s.mu.Lock()

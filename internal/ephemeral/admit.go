@@ -167,7 +167,7 @@ func (s *Service) readUsage(ctx context.Context) error {
 	began := time.Now()
 	all, err := s.eachBucketHash(ctx)
 	if err != nil {
-		return fault(err)
+		return err
 	}
 	bytes, queues := map[string]int64{}, map[string]int64{}
 	for _, fields := range all {

@@ -180,13 +180,15 @@ func TestEphemeral_E16_WindowBuffer(t *testing.T) {
 		got, took = timed(100, 100*time.Millisecond)
 		near("its own time", got, "1", took, 100*time.Millisecond)
 
-		go func() {
+		var pusher sync.WaitGroup
+		pusher.Go(func() {
 			for i := range 5 {
 				time.Sleep(50 * time.Millisecond)
 				c.push("q", "p", fmt.Sprint(i))
 			}
-		}()
+		})
 		got, took = timed(100, 10*time.Second)
+		pusher.Wait()
 		near("filling up", got, "0 1 2 3 4", took, 250*time.Millisecond)
 
 		c.push("q", "p", "9")

@@ -2,7 +2,6 @@ package ephemeral
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -65,16 +64,16 @@ func (s *Service) Pop(ctx context.Context, p *mq.EphemeralPop) (*mq.EphemeralDel
 		d, found = now, len(now.Messages) > 0
 	}
 	if !found {
-		if p.Wait > 0 && ctx.Err() == nil && s.away() {
-			return nil, fault(errAway)
+		if p.Wait > 0 && ctx.Err() == nil {
+			if err := s.reachable(); err != nil {
+				return nil, err
+			}
 		}
 		return &mq.EphemeralDelivery{Pop: p}, nil
 	}
 	s.metrics.EphemeralPopped(len(d.Messages))
 	return d, nil
 }
-
-var errAway = errors.New("it did not answer while the pop waited")
 
 // take takes what is there for one pop, however little.
 func (s *Service) take(ctx context.Context, req *popRequest) (*mq.EphemeralDelivery, error) {
@@ -171,6 +170,9 @@ func (s *Service) runAll(ctx context.Context, calls []*call) ([]reply, error) {
 		}
 		return []reply{r}, nil
 	}
+	if err := s.reachable(); err != nil {
+		return nil, err
+	}
 	cmds := make([]*redis.Cmd, len(calls))
 	_, _ = s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, c := range calls {
@@ -188,7 +190,7 @@ func (s *Service) runAll(ctx context.Context, calls []*call) ([]reply, error) {
 		case redis.HasErrorPrefix(err, "NOSCRIPT"):
 			r.word = wordRedeclare // not run: run it alone, which loads the script
 		default:
-			return replies, fault(err)
+			return replies, s.failed(err)
 		}
 		if r.word == wordRedeclare {
 			if r, err = s.run(ctx, calls[i]); err != nil {
@@ -227,18 +229,18 @@ func (s *Service) delivery(req *popRequest, r reply) (d *mq.EphemeralDelivery, n
 }
 
 // writeID writes the printed form of a message's id.
-func writeID(b *strings.Builder, inc, partition, seq string) {
-	b.Grow(len(inc) + len(partition) + len(seq) + 4)
+func writeID(b *strings.Builder, inc, partition, token string) {
+	b.Grow(len(inc) + len(partition) + len(token) + 4)
 	b.WriteString("e:")
 	b.WriteString(inc)
 	b.WriteByte(':')
 	b.WriteString(partition)
 	b.WriteByte(':')
-	b.WriteString(seq)
+	b.WriteString(token)
 }
 
 // readID takes an id apart, from both ends: a partition may hold colons.
-func readID(id string) (inc, partition, seq string, ok bool) {
+func readID(id string) (inc, partition, token string, ok bool) {
 	rest, ok := strings.CutPrefix(id, "e:")
 	if !ok {
 		return "", "", "", false
@@ -248,12 +250,12 @@ func readID(id string) (inc, partition, seq string, ok bool) {
 	if !ok || end < 0 {
 		return "", "", "", false
 	}
-	partition, seq = rest[:end], rest[end+1:]
-	return inc, partition, seq, onlyOf(inc, "0123456789abcdef") && onlyOf(seq, "0123456789")
+	partition, token = rest[:end], rest[end+1:]
+	return inc, partition, token, onlyOf(inc, "0123456789abcdef") && onlyOf(token, "0123456789")
 }
 
 // onlyOf says whether s is made of these characters, and is no longer than any
 // number of ours.
 func onlyOf(s, of string) bool {
-	return s != "" && len(s) <= 20 && strings.Trim(s, of) == ""
+	return s != "" && len(s) <= 24 && strings.Trim(s, of) == ""
 }

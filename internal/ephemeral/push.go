@@ -16,8 +16,8 @@ func (s *Service) Push(ctx context.Context, p *mq.EphemeralPush) error {
 		return nil
 	}
 	bytes := 0
-	args := make([]any, 0, 1+len(p.Payloads))
-	args = append(args, p.Partition)
+	args := make([]any, 0, 2+len(p.Payloads))
+	args = append(args, p.Partition, salt())
 	for _, payload := range p.Payloads {
 		bytes += len(payload)
 		args = append(args, payload)

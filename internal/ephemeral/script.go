@@ -4,7 +4,6 @@ import (
 	"context"
 	"embed"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -75,6 +74,9 @@ func incarnation() string {
 	return hex.EncodeToString(b[:])
 }
 
+// salt makes the tokens of a push differ from all others, see lib.lua.
+func salt() string { return fmt.Sprintf("%06d", rand.IntN(1_000_000)) }
+
 // reply is a script's answer after its head.
 type reply struct {
 	word string
@@ -85,9 +87,12 @@ type reply struct {
 // be gone.
 func (s *Service) run(ctx context.Context, c *call) (reply, error) {
 	for again := false; ; again = true {
+		if err := s.reachable(); err != nil {
+			return reply{}, err
+		}
 		got, err := c.script.Run(ctx, s.redis, c.at.keys(), s.arguments(c)...).Slice()
 		if err != nil {
-			return reply{}, fault(err)
+			return reply{}, s.failed(err)
 		}
 		r := s.read(got)
 		if r.word != wordRedeclare || again {
@@ -138,14 +143,40 @@ func text(v any) string {
 	return s
 }
 
-// errNoRedis is what every call meets on a broker that has no Redis.
-var errNoRedis = errors.New("no Redis is configured")
-
-// fault translates an error of Redis: whatever it is, nothing half-done is left
-// behind and the call may be repeated.
-func fault(err error) error {
-	return &mq.Error{
-		Kind: mq.KindUnavailable, Code: mq.CodeEphemeralUnavailable, Message: "ephemeral queues are not reachable",
-		Err: fmt.Errorf("redis: %w", err),
+// everywhere runs a script on every bucket, in one trip.
+func (s *Service) everywhere(ctx context.Context, script *redis.Script, of func(base string) ([]string, []any)) ([]*redis.Cmd, error) {
+	if err := s.reachable(); err != nil {
+		return nil, err
 	}
+	cmds := make([]*redis.Cmd, buckets)
+	_, err := s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i := range cmds {
+			keys, args := of(s.bucket(i))
+			cmds[i] = script.EvalSha(ctx, pipe, keys, args...)
+		}
+		return nil
+	})
+	if err == nil {
+		return cmds, nil
+	}
+	for i := range cmds {
+		// A server that does not know the script yet: of a cluster, each one.
+		if err := cmds[i].Err(); redis.HasErrorPrefix(err, "NOSCRIPT") {
+			keys, args := of(s.bucket(i))
+			cmds[i] = script.Run(ctx, s.redis, keys, args...)
+		}
+		if err := cmds[i].Err(); err != nil {
+			return nil, s.failed(err)
+		}
+	}
+	return cmds, nil
+}
+
+func texts(v any) []string {
+	list, _ := v.([]any)
+	out := make([]string, len(list))
+	for i := range list {
+		out[i] = text(list[i])
+	}
+	return out
 }

@@ -91,7 +91,8 @@ type Service struct {
 	rates    rates
 	lot      *park.Lot[popKey, string, *popRequest, *mq.EphemeralDelivery]
 
-	up    atomic.Bool
+	up    atomic.Bool   // Redis answered last time
+	lost  chan struct{} // it did not
 	mu    sync.Mutex
 	epoch string // of the contents, as last seen
 }
@@ -100,9 +101,10 @@ type Service struct {
 // nil means that there is no Redis: every call is refused.
 func New(client redis.UniversalClient, store Store, metrics Metrics, cfg Config) *Service {
 	cfg = cfg.withDefaults()
-	s := &Service{redis: client, store: store, metrics: metrics, cfg: cfg, log: cfg.Logger, usage: &usage{}}
+	s := &Service{redis: client, store: store, metrics: metrics, cfg: cfg, log: cfg.Logger, usage: &usage{}, lost: make(chan struct{}, 1)}
 	s.declared = newDeclarations(store, cfg)
 	s.up.Store(true)
+	metrics.EphemeralUp(client != nil)
 	s.lot = park.New(park.Config[popKey, string, *popRequest, *mq.EphemeralDelivery]{
 		Topic:    func(k popKey) string { return k.queue },
 		Probe:    s.probe,

@@ -19,32 +19,21 @@ const lookAgain = time.Minute
 func (s *Service) sweepEvery(ctx context.Context, interval time.Duration) {
 	for {
 		// Brokers must not all look at the same instant.
-		if !pause(ctx, interval-time.Duration(rand.Int64N(int64(interval)/4+1))) {
+		t := time.NewTimer(interval - time.Duration(rand.Int64N(int64(interval)/4+1)))
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		case <-s.lost: // it may have been one connection only
+		}
+		t.Stop()
+		if !s.awaitReturn(ctx) {
 			return
 		}
-		err := s.sweep(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		s.turned(err)
-	}
-}
-
-// turned notes whether Redis answers, and says so when that has changed.
-func (s *Service) turned(err error) {
-	up := err == nil
-	if s.up.Swap(up) != up {
-		if up {
-			s.log.Info("ephemeral queues are reachable")
-		} else {
-			s.log.Warn("ephemeral queues are not reachable", "error", err)
+		if err := s.sweep(ctx); err != nil && ctx.Err() == nil && !isOutage(err) {
+			s.log.Error("ephemeral queues not swept", "error", err)
 		}
 	}
-	s.metrics.EphemeralUp(up)
 }
-
-// away says whether Redis did not answer lately.
-func (s *Service) away() bool { return !s.up.Load() }
 
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
@@ -74,31 +63,16 @@ func (s *Service) sweep(ctx context.Context) error {
 // sweepOnce goes through the buckets once. It reports whether one of them had
 // as much to do as one look tells.
 func (s *Service) sweepOnce(ctx context.Context) (more bool, err error) {
-	due := make([]*redis.Cmd, buckets)
-	for again := false; ; again = true {
-		_, err = s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			for i := range due {
-				due[i] = dueScript.EvalSha(ctx, pipe, []string{address{base: s.bucket(i)}.registry()})
-			}
-			return nil
-		})
-		if err == nil || again || !redis.HasErrorPrefix(err, "NOSCRIPT") {
-			break
-		}
-		if err = dueScript.Load(ctx, s.redis).Err(); err != nil {
-			return false, err
-		}
-	}
+	due, err := s.everywhere(ctx, dueScript, func(base string) ([]string, []any) {
+		return []string{address{base: base}.registry()}, nil
+	})
 	if err != nil {
 		return false, err
 	}
 	for i, cmd := range due {
-		ids, err := cmd.StringSlice()
-		if err != nil {
-			return false, err
-		}
+		ids := texts(cmd.Val())
 		for _, id := range ids {
-			if err := s.sweepQueue(ctx, addressIn(s.bucket(i), id)); err != nil {
+			if err = s.sweepQueue(ctx, addressIn(s.bucket(i), id)); err != nil {
 				return false, err
 			}
 		}
@@ -130,11 +104,11 @@ func (s *Service) sweepQueue(ctx context.Context, at address) error {
 func (s *Service) watchEpoch(ctx context.Context) error {
 	key := s.cfg.Prefix + "ephemeral:epoch"
 	if err := s.redis.SetNX(ctx, key, incarnation()[:4], 0).Err(); err != nil {
-		return err
+		return s.failed(err)
 	}
 	now, err := s.redis.Get(ctx, key).Result()
 	if err != nil {
-		return err
+		return s.failed(err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,6 +123,9 @@ func (s *Service) watchEpoch(ctx context.Context) error {
 // eachBucketHash reads the usage of all buckets in one trip.
 func (s *Service) eachBucketHash(ctx context.Context) ([]map[string]string, error) {
 	cmds := make([]*redis.MapStringStringCmd, buckets)
+	if err := s.reachable(); err != nil {
+		return nil, err
+	}
 	_, err := s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i := range cmds {
 			cmds[i] = pipe.HGetAll(ctx, address{base: s.bucket(i)}.usage())
@@ -156,7 +133,7 @@ func (s *Service) eachBucketHash(ctx context.Context) ([]map[string]string, erro
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, s.failed(err)
 	}
 	out := make([]map[string]string, buckets)
 	for i, cmd := range cmds {

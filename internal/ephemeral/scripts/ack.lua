@@ -1,4 +1,4 @@
--- ARGV: 15 group, then for each id: partition, incarnation, sequence, verdict (1: settled, 0: back, 2: back without
+-- ARGV: 15 group, then for each id: partition, incarnation, token, verdict (1: settled, 0: back, 2: back without
 -- counting the delivery). Answers one letter for each: a acked, r redelivered, s stale, u unknown.
 freely()
 local group, n = ARGV[15], (#ARGV - 15) / 4
@@ -12,7 +12,7 @@ if not open(false) then
 end
 local behind = settle()
 
-local done = {} -- sequences that are settled, by incarnation
+local done = {} -- tokens that are settled, by incarnation
 local incs = {} -- by partition
 
 local function incarnationOf(part)
@@ -20,23 +20,23 @@ local function incarnationOf(part)
   return incs[part]
 end
 
-local function settled(inc, seq)
+local function settled(inc, token)
   local list = done[inc] or {}
   done[inc] = list
-  list[#list + 1] = seq
+  list[#list + 1] = token
 end
 
 for i = 1, n do
   local at = 12 + 4 * i
-  local part, inc, seq, verdict = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local member = inc .. ':' .. seq .. ':' .. group
+  local part, inc, token, verdict = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local member = inc .. ':' .. token .. ':' .. group
   if incarnationOf(part) ~= inc then
     letters[i] = 's'
   elseif behind and tonumber(call('ZSCORE', K .. 'l', member) or 0) <= now then
     letters[i] = 'u'
   elseif verdict == '1' then
     if call('ZREM', K .. 'l', member) == 1 then
-      settled(inc, seq)
+      settled(inc, token)
       letters[i] = 'a'
     else
       letters[i] = 'u'
@@ -47,14 +47,14 @@ for i = 1, n do
     local R = ring(inc)
     if verdict == '2' then
       local id = inc .. ':' .. group
-      call('HSET', K .. 'a:' .. id, seq, (call('HGET', K .. 'a:' .. id, seq) or 1) - 1)
+      call('HSET', K .. 'a:' .. id, token, (call('HGET', K .. 'a:' .. id, token) or 1) - 1)
       call('ZREM', K .. 'l', member)
-      call('ZADD', K .. 'b:' .. id, seq, seq)
+      call('ZADD', K .. 'b:' .. id, int(sequence(token)), token)
       call('ZADD', K .. 'w:' .. group, 0, R.part)
       ready = true
       letters[i] = 'r'
     else
-      letters[i] = giveBack(R, seq, group) and 'r' or 'a'
+      letters[i] = giveBack(R, token, group) and 'r' or 'a'
     end
   end
 end

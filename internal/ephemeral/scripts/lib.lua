@@ -6,19 +6,21 @@
 --   p          partition -> incarnation of its ring
 --   r:<inc>    ring: p partition, q last sequence, o messages ever, d messages gone, y bytes ever, f bytes gone,
 --              h sequence of the oldest message (0: none), c:<group> cursor, k:<group> how many were before the cursor
---   s:<inc>    stream of the messages: id <sequence>-<ordinal>, field <bytes ever, this one included>, value payload
+--   s:<inc>    stream of the messages: id <sequence>-<ordinal>, field <bytes ever, this one included>:<salt>, value payload
 --   h          rings that hold something, by the sequence of their oldest message
 --   g          groups, by the time of their last pop
 --   w:<group>  partitions that may have something for a group
---   u:<inc>:<group>  delivered and not settled, by sequence
+--   u:<inc>:<group>  tokens of what is delivered and not settled, by sequence
 --   b:<inc>:<group>  of those, the ones to be delivered again
---   a:<inc>:<group>  sequence -> deliveries, for those that came back
---   l          leases <inc>:<sequence>:<group>, by the time they end
+--   a:<inc>:<group>  token -> deliveries, for those that came back
+--   l          leases <inc>:<token>:<group>, by the time they end
 --   k          group -> messages that were dropped before it got them
 --   x          version of the last deletion, for a while
 --
 -- A sequence is the time of the push in 1/1024 ms, or one more than the one before if that is later. So it tells the
--- age of a message, and a replica that takes over without the last messages does not hand their ids out again.
+-- age of a message, and a replica that takes over without the last messages goes on behind them. Clocks differ, though:
+-- the token of a message is its sequence with six random digits, so that a replica which is behind in time as well does
+-- not hand out again what somebody still holds.
 --
 -- ARGV: 1 queue in the registry, 2 tenant, 3 version of the declaration (0: none), 4 to 11 limits, 12 how long an
 -- implicit queue may be idle, 13 channel for wake-ups, 14 incarnation of a ring that is to be made.
@@ -30,6 +32,8 @@ local TOTALS = {'n', 'b', 'wt', 'du', 'tc'}
 
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+local SALT = 6 -- digits
 
 local function int(x) return string.format('%.0f', x) end
 
@@ -111,7 +115,7 @@ local function cut(R, below)
     call('XTRIM', stream, 'MINID', int(below))
     local e = call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
     local seq, ord = string.match(e[1], '(%d+)-(%d+)')
-    R.h, R.d, R.f = tonumber(seq), ord - 1, e[2][1] - #e[2][2]
+    R.h, R.d, R.f = tonumber(seq), ord - 1, string.match(e[2][1], '%d+') - #e[2][2]
     call('ZADD', K .. 'h', seq, R.inc)
   end
   M.n = M.n - messages + (R.o - R.d)
@@ -131,6 +135,8 @@ local function cursors(R, field)
   return out
 end
 
+local function sequence(token) return tonumber(string.sub(token, 1, -1 - SALT)) end
+
 -- trim removes what every group has settled.
 local function trim(R)
   local names = groups()
@@ -140,7 +146,7 @@ local function trim(R)
     if not at[i] then return end
     local owed = at[i] + 1
     local first = call('ZRANGE', K .. 'u:' .. R.inc .. ':' .. name, 0, 0)[1]
-    if first then owed = math.min(owed, tonumber(first)) end
+    if first then owed = math.min(owed, sequence(first)) end
     low = math.min(low, owed)
     if low <= R.h then return end
   end
@@ -161,36 +167,37 @@ local function drop(R, below, reason)
       call('HINCRBY', K .. 'k', name, int(R.d - k))
     end
     local id = R.inc .. ':' .. name
-    for _, seq in ipairs(call('ZRANGEBYSCORE', K .. 'u:' .. id, '-inf', '(' .. int(below))) do
-      owed[seq] = true
-      call('ZREM', K .. 'u:' .. id, seq)
-      call('ZREM', K .. 'b:' .. id, seq)
-      call('HDEL', K .. 'a:' .. id, seq)
-      call('ZREM', K .. 'l', R.inc .. ':' .. seq .. ':' .. name)
+    for _, token in ipairs(call('ZRANGEBYSCORE', K .. 'u:' .. id, '-inf', '(' .. int(below))) do
+      owed[token] = true
+      call('ZREM', K .. 'u:' .. id, token)
+      call('ZREM', K .. 'b:' .. id, token)
+      call('HDEL', K .. 'a:' .. id, token)
+      call('ZREM', K .. 'l', R.inc .. ':' .. token .. ':' .. name)
     end
   end
   local n = R.d - math.max(slowest, gone)
   if #names == 0 then n = R.d - gone end
-  for seq in pairs(owed) do
-    if slowest == R.d or tonumber(seq) <= reached then n = n + 1 end
+  for token in pairs(owed) do
+    if slowest == R.d or sequence(token) <= reached then n = n + 1 end
   end
   drops[reason] = drops[reason] + n
+  R.passed = true -- what comes next may have waited only for these
 end
 
 -- giveBack ends a lease: the message is delivered again or, when it was often enough, given up for the group.
-local function giveBack(R, seq, group)
+local function giveBack(R, token, group)
   local id = R.inc .. ':' .. group
-  local times = tonumber(call('HGET', K .. 'a:' .. id, seq) or 1)
-  call('ZREM', K .. 'l', R.inc .. ':' .. seq .. ':' .. group)
+  local times = tonumber(call('HGET', K .. 'a:' .. id, token) or 1)
+  call('ZREM', K .. 'l', R.inc .. ':' .. token .. ':' .. group)
   if times >= M.rl then
-    call('ZREM', K .. 'u:' .. id, seq)
-    call('HDEL', K .. 'a:' .. id, seq)
+    call('ZREM', K .. 'u:' .. id, token)
+    call('HDEL', K .. 'a:' .. id, token)
     drops.dr = drops.dr + 1
     R.passed = true
     return false
   end
-  call('ZADD', K .. 'b:' .. id, seq, seq)
-  call('HSET', K .. 'a:' .. id, seq, times)
+  call('ZADD', K .. 'b:' .. id, sequence(token), token)
+  call('HSET', K .. 'a:' .. id, token, times)
   call('ZADD', K .. 'w:' .. group, 0, R.part)
   ready = true
   return true
@@ -201,9 +208,9 @@ end
 local function settle()
   local ended = call('ZRANGEBYSCORE', K .. 'l', '-inf', now, 'LIMIT', 0, 1000)
   for _, member in ipairs(ended) do
-    local inc, seq, group = string.match(member, '^(%x+):(%d+):(.*)$')
+    local inc, token, group = string.match(member, '^(%x+):(%d+):(.*)$')
     local R = ring(inc)
-    if R then giveBack(R, seq, group) else call('ZREM', K .. 'l', member) end
+    if R then giveBack(R, token, group) else call('ZREM', K .. 'l', member) end
   end
   local old = {}
   if M.tt > 0 then
@@ -268,7 +275,9 @@ local function answer(word) return {word, drops.db, drops.dt, drops.dr} end
 -- forget removes what is kept of a group in a ring.
 local function forget(R, group)
   local id = R.inc .. ':' .. group
-  for _, seq in ipairs(call('ZRANGE', K .. 'u:' .. id, 0, -1)) do call('ZREM', K .. 'l', R.inc .. ':' .. seq .. ':' .. group) end
+  for _, token in ipairs(call('ZRANGE', K .. 'u:' .. id, 0, -1)) do
+    call('ZREM', K .. 'l', R.inc .. ':' .. token .. ':' .. group)
+  end
   call('DEL', K .. 'u:' .. id, K .. 'b:' .. id, K .. 'a:' .. id)
 end
 

@@ -1,7 +1,7 @@
 -- ARGV: 15 group, 16 partition (empty: all), 17 messages, 18 bytes, 19 lease or commit, 20 whether the caller is going
 -- to wait, 21 how many messages it would rather wait for (0: any).
 -- Answers: ms until something may become due by itself (-1: not known), how many are there if that was not enough,
--- then the messages: partition, incarnation, sequence, deliveries, payload.
+-- then the messages: partition, incarnation, token, deliveries, payload.
 freely()
 if open(true) == nil then return answer('redeclare') end
 settle()
@@ -31,9 +31,9 @@ local function available(R)
   return R.o - math.max(passed, R.d) + call('ZCARD', K .. 'b:' .. R.inc .. ':' .. group)
 end
 
-local function give(R, seq, times, payload)
+local function give(R, token, times, payload)
   local n = #out
-  out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5] = R.part, R.inc, seq, times, payload
+  out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5] = R.part, R.inc, token, times, payload
   want, budget = want - 1, budget - #payload
 end
 
@@ -42,19 +42,19 @@ local function more() return want > 0 and budget > 0 end
 -- again delivers what came back, in its old order.
 local function again(R)
   local id = R.inc .. ':' .. group
-  for _, seq in ipairs(call('ZRANGE', K .. 'b:' .. id, 0, want - 1)) do
+  for _, token in ipairs(call('ZRANGE', K .. 'b:' .. id, 0, want - 1)) do
     if not more() then return end
-    local e = call('XRANGE', K .. 's:' .. R.inc, seq, seq)[1]
-    local times = call('HINCRBY', K .. 'a:' .. id, seq, 1)
-    call('ZREM', K .. 'b:' .. id, seq)
+    local e = call('XRANGE', K .. 's:' .. R.inc, int(sequence(token)), int(sequence(token)))[1]
+    local times = call('HINCRBY', K .. 'a:' .. id, token, 1)
+    call('ZREM', K .. 'b:' .. id, token)
     if leased then
-      call('ZADD', K .. 'l', deadline, R.inc .. ':' .. seq .. ':' .. group)
+      call('ZADD', K .. 'l', deadline, R.inc .. ':' .. token .. ':' .. group)
     else
-      call('ZREM', K .. 'u:' .. id, seq)
-      call('HDEL', K .. 'a:' .. id, seq)
+      call('ZREM', K .. 'u:' .. id, token)
+      call('HDEL', K .. 'a:' .. id, token)
       R.passed = true
     end
-    give(R, seq, times, e[2][2])
+    give(R, token, times, e[2][2])
   end
 end
 
@@ -70,12 +70,15 @@ local function fresh(R)
       if not more() then break end
       local seq, ord = string.match(e[1], '(%d+)-(%d+)')
       at, passed = tonumber(seq), tonumber(ord)
-      local i = #leases
-      unsettled[i + 1], unsettled[i + 2] = seq, seq
-      leases[i + 1], leases[i + 2] = deadline, R.inc .. ':' .. seq .. ':' .. group
-      give(R, seq, 1, e[2][2])
+      local token = seq .. string.sub(e[2][1], -SALT)
+      if leased then
+        local i = #leases
+        unsettled[i + 1], unsettled[i + 2] = seq, token
+        leases[i + 1], leases[i + 2] = deadline, R.inc .. ':' .. token .. ':' .. group
+      end
+      give(R, token, 1, e[2][2])
     end
-    if leased and #leases > 0 then
+    if leased then
       call('ZADD', K .. 'u:' .. R.inc .. ':' .. group, unpack(unsettled))
       call('ZADD', K .. 'l', unpack(leases))
     end

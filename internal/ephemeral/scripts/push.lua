@@ -1,6 +1,6 @@
--- ARGV: 15 partition, then the payloads. All of them are stored, or none.
-local count, bytes = #ARGV - 15, 0
-for i = 16, #ARGV do bytes = bytes + #ARGV[i] end
+-- ARGV: 15 partition, 16 salt, then the payloads. All of them are stored, or none.
+local count, bytes = #ARGV - 16, 0
+for i = 17, #ARGV do bytes = bytes + #ARGV[i] end
 
 if open(true) == nil then return answer('redeclare') end
 if count > M.ml or bytes > M.mb then return answer('full') end
@@ -20,7 +20,7 @@ if overCount > 0 or overBytes > 0 then
     for _, e in ipairs(call('XRANGE', K .. 's:' .. R.inc, from, '+', 'COUNT', 100)) do
       local seq, ord = string.match(e[1], '(%d+)-(%d+)')
       from = '(' .. e[1]
-      if ord - R.d >= overCount and e[2][1] - R.f >= overBytes then
+      if ord - R.d >= overCount and string.match(e[2][1], '%d+') - R.f >= overBytes then
         below = seq + 1
         break
       end
@@ -35,9 +35,9 @@ if R.o == R.d then
   R.h = seq
   call('ZADD', K .. 'h', int(seq), R.inc)
 end
-for i = 16, #ARGV do
+for i = 17, #ARGV do
   R.o, R.y, R.q = R.o + 1, R.y + #ARGV[i], seq
-  call('XADD', stream, int(seq) .. '-' .. int(R.o), int(R.y), ARGV[i])
+  call('XADD', stream, int(seq) .. '-' .. int(R.o), int(R.y) .. ':' .. ARGV[16], ARGV[i])
   seq = seq + 1
 end
 R.dirty = true
