@@ -65,6 +65,8 @@ type keyOps struct {
 type keyUse struct {
 	op  *Op
 	key *KeyOp
+	// mayExist: a write that nobody saw may have come right before.
+	mayExist bool
 }
 
 // checkKeys holds counters and registers against their models. Markers are left out: each is written once by design,
@@ -82,7 +84,7 @@ func (c *checker) checkKeys() {
 				uses[k.Key] = &keyOps{}
 				keys = append(keys, k.Key)
 			}
-			uses[k.Key].ops = append(uses[k.Key].ops, keyUse{op, k})
+			uses[k.Key].ops = append(uses[k.Key].ops, keyUse{op: op, key: k})
 			uses[k.Key].story = append(uses[k.Key].story, op)
 		}
 	}
@@ -134,7 +136,7 @@ func (c *checker) counterOps(uses []keyUse) []porcupine.Operation {
 				continue
 			}
 			if !in.known {
-				end = never
+				end = max(c.shown(u.op), u.op.Start)
 			}
 		} else if !in.known {
 			continue
@@ -147,6 +149,27 @@ func (c *checker) counterOps(uses []keyUse) []porcupine.Operation {
 		out = append(out, porcupine.Operation{Input: in, Call: u.op.Start, Return: end})
 	}
 	return out
+}
+
+// shown is when something that a transaction wrote was first received: it had taken effect by then.
+func (c *checker) shown(op *Op) int64 {
+	at := int64(never)
+	look := func(n name) {
+		if m := c.messages[n]; m != nil {
+			for _, pop := range m.pops {
+				if pop.m.By == op.By {
+					at = min(at, pop.op.End)
+				}
+			}
+		}
+	}
+	for i := range op.Pushed {
+		look(name{op.queueOf(&op.Pushed[i]), op.Pushed[i].ID})
+	}
+	for i := range op.Timers {
+		look(name{op.Timers[i].Queue, op.Timers[i].ID})
+	}
+	return at
 }
 
 // register is the state of a key: its value, and the highest version that was ever told of the key.
@@ -200,7 +223,7 @@ func stepRegister(s register, u keyUse, versions map[string]int64) (bool, regist
 		}
 	}
 	if k.Op == "delete" {
-		holds = holds && s.found
+		holds = holds && (s.found || u.mayExist && k.Applied)
 	}
 	if known && holds != k.Applied {
 		return false, s
@@ -221,17 +244,49 @@ func stepRegister(s register, u keyUse, versions map[string]int64) (bool, regist
 	return true, next
 }
 
+// registerOps takes what the search needs. A write without an answer whose value somebody saw happened before that. One
+// whose value nobody ever saw explains nothing, but that there was something for a delete to take away.
 func registerOps(uses []keyUse) []porcupine.Operation {
+	seen := map[string]int64{} // when a value had certainly been written
+	note := func(value string, at int64) {
+		if before, known := seen[value]; value != "" && (!known || at < before) {
+			seen[value] = at
+		}
+	}
+	for _, u := range uses {
+		if u.op.Outcome != OK {
+			continue
+		}
+		note(u.key.Current, u.op.End)
+		if u.key.Op == "get" && u.key.Found {
+			note(u.key.Value, u.op.End)
+		}
+	}
+	unseen := int64(never) // the first start of a write that nobody saw
 	var out []porcupine.Operation
 	for _, u := range uses {
 		end := u.op.End
-		if u.op.Outcome != OK {
-			if u.op.Outcome == Fail || u.key.Op == "get" {
+		switch {
+		case u.op.Outcome == OK:
+		case u.op.Outcome == Fail || u.key.Op == "get":
+			continue
+		case u.key.Op == "put":
+			at, known := seen[u.key.Value]
+			if !known {
+				unseen = min(unseen, u.op.Start)
 				continue
 			}
+			end = max(at, u.op.Start)
+		default:
 			end = never
 		}
 		out = append(out, porcupine.Operation{Input: u, Call: u.op.Start, Return: end})
+	}
+	for i := range out {
+		if u := out[i].Input.(keyUse); u.key.Op == "delete" && unseen <= u.op.End {
+			u.mayExist = true
+			out[i].Input = u
+		}
 	}
 	return out
 }
