@@ -24,7 +24,8 @@ var builds struct {
 const raceFlag = "CLUSTER_RACE"
 
 // Built returns the path of a program of this tree: queen, queen-clock (whose
-// clock can be shifted) or loadtest.
+// clock can be shifted), queen-next (whose schema is some steps ahead) or
+// loadtest.
 func Built(name string) (string, error) {
 	builds.mu.Lock()
 	if builds.made == nil {
@@ -58,6 +59,12 @@ func build(name string) (string, error) {
 		from = "./loadtest"
 	case "queen-clock":
 		overlay, err := clockOverlay()
+		if err != nil {
+			return "", err
+		}
+		args = append(args, "-overlay", overlay)
+	case "queen-next":
+		overlay, err := nextOverlay(root)
 		if err != nil {
 			return "", err
 		}
@@ -125,12 +132,43 @@ func clockOverlay() (string, error) {
 	if err := os.WriteFile(changed, []byte(text), 0o644); err != nil {
 		return "", err
 	}
-	list, err := json.Marshal(map[string]any{"Replace": map[string]string{original: changed}})
+	return overlay("clock", map[string]string{original: changed})
+}
+
+// overlay writes the list of files that the compiler is to read elsewhere.
+func overlay(name string, files map[string]string) (string, error) {
+	list, err := json.Marshal(map[string]any{"Replace": files})
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(builds.dir, "overlay.json")
+	path := filepath.Join(builds.dir, name+".json")
 	return path, os.WriteFile(path, list, 0o644)
+}
+
+// hotTables are those that pushes, pops and acknowledgements write.
+var hotTables = []string{"queues", "partitions", "segments", "message_ids", "consumer_groups", "cursors"}
+
+// nextOverlay adds the steps that a next version could bring: a nullable column
+// for each hot table, and an index that is built beside the work.
+func nextOverlay(root string) (string, error) {
+	files := map[string]string{}
+	add := func(name, sql string) error {
+		path := filepath.Join(builds.dir, name)
+		files[filepath.Join(root, "migrations", name)] = path
+		return os.WriteFile(path, []byte(sql), 0o644)
+	}
+	for i, table := range hotTables {
+		err := add(fmt.Sprintf("0009%d_note_%s.sql", i, table),
+			fmt.Sprintf("-- +goose Up\nSET LOCAL lock_timeout = '50ms';\nALTER TABLE queen.%s ADD COLUMN note text;\n", table))
+		if err != nil {
+			return "", err
+		}
+	}
+	err := add("00099_index_notes.sql", "-- +goose NO TRANSACTION\n-- +goose Up\nCREATE INDEX CONCURRENTLY cursors_note_idx ON queen.cursors (note);\n")
+	if err != nil {
+		return "", err
+	}
+	return overlay("next", files)
 }
 
 // removeBuilds is for the end of the tests.

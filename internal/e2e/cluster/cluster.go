@@ -56,6 +56,9 @@ type Cluster struct {
 // the faults and the end of every log are printed and the logs are kept.
 func Start(t testing.TB, o Options) *Cluster {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts ten processes")
+	}
 	c := &Cluster{t: t, started: time.Now()}
 	if err := c.start(o); err != nil {
 		c.stop()
