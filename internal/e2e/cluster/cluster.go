@@ -20,6 +20,8 @@ type Options struct {
 	Brokers int // default 2
 	// Standby adds a streaming standby, which commits wait for.
 	Standby bool
+	// Asynchronous has no commit wait for the standby.
+	Asynchronous bool
 	// Pooled are the brokers, by number, that reach PostgreSQL through
 	// PgBouncer in transaction mode.
 	Pooled []int
@@ -49,6 +51,7 @@ type Cluster struct {
 	bouncer *PgBouncer
 	nginx   *Nginx
 	toPg    *Link // from PgBouncer to the primary
+	follow  *Link // from the standby to the primary
 	links   []*Link
 }
 
@@ -137,6 +140,11 @@ func (c *Cluster) startDatabase(o Options) error {
 	for i, name := range names {
 		p := &Postgres{Name: name, c: c}
 		var err error
+		if i == 1 {
+			if c.follow, err = c.link("standby to primary", c.pg[0].Addr()); err != nil {
+				return err
+			}
+		}
 		if p.Port, err = freePort(); err != nil {
 			return err
 		}
@@ -148,8 +156,7 @@ func (c *Cluster) startDatabase(o Options) error {
 		}
 		c.pg = append(c.pg, p)
 		if i == 0 {
-			err = errors.Join(p.fresh())
-			if err == nil {
+			if err = p.fresh(); err == nil {
 				err = p.start()
 			}
 		} else {
@@ -159,7 +166,10 @@ func (c *Cluster) startDatabase(o Options) error {
 			return err
 		}
 	}
-	if o.Standby {
+	switch {
+	case o.Asynchronous:
+		return c.Primary().awaitStreaming()
+	case o.Standby:
 		return c.synchronous()
 	}
 	return nil
@@ -273,6 +283,7 @@ func (c *Cluster) Promote() error {
 	c.mu.Lock()
 	c.pg[0], c.pg[1] = c.pg[1], c.pg[0]
 	c.mu.Unlock()
+	c.follow.Retarget(next.Addr())
 	if c.toPg != nil {
 		c.toPg.Retarget(next.Addr())
 		c.toPg.Cut()
@@ -282,10 +293,16 @@ func (c *Cluster) Promote() error {
 
 // Rebuild makes what was the primary a standby of the new one.
 func (c *Cluster) Rebuild() error {
-	if err := c.standby().copyFrom(c.Primary()); err != nil {
-		return err
+	var err error
+	// The connection it copies through may be broken by another fault.
+	for range 5 {
+		if err = c.standby().copyFrom(c.Primary()); err == nil {
+			return c.synchronous()
+		}
+		c.Note("the copy failed: %v", err)
+		time.Sleep(time.Second)
 	}
-	return c.synchronous()
+	return err
 }
 
 // Note writes a line of the history that a failure prints.

@@ -40,6 +40,30 @@ func TestFailover(t *testing.T) {
 	f.Finish(20 * time.Second)
 }
 
+// TestAsynchronousFailover shows that TestFailover can fail, and what it means
+// not to wait for the standby: one that is behind takes over, and what was
+// acknowledged meanwhile is gone. The check has to say so.
+func TestAsynchronousFailover(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Options{Standby: true, Asynchronous: true})
+	f := NewTraffic(c, "async", 4)
+	f.AwaitAcks(time.Now(), 10*time.Second)
+	c.follow.Away()
+	c.Note("the standby hears nothing")
+	f.AwaitAcks(time.Now(), 10*time.Second)
+	time.Sleep(time.Second)
+	c.Primary().Kill()
+	if err := c.Promote(); err != nil {
+		t.Fatal(err)
+	}
+	f.AwaitAcks(time.Now(), 20*time.Second)
+	found := f.Judge(5 * time.Second)
+	if len(found) == 0 {
+		t.Error("acknowledged messages are gone, and the check found nothing missing")
+	}
+	t.Logf("%d findings", len(found))
+}
+
 // TestReadOnly turns the primary read-only, as a switch-over does before it
 // moves.
 func TestReadOnly(t *testing.T) {

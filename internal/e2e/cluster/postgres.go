@@ -216,6 +216,7 @@ func (p *Postgres) Kill() {
 
 // copyFrom makes the server a standby of another, from nothing.
 func (p *Postgres) copyFrom(primary *Postgres) error {
+	p.Kill() // of an attempt before
 	if err := p.c.launcher.do(func() error { return os.RemoveAll(p.data()) }); err != nil {
 		return err
 	}
@@ -224,8 +225,12 @@ func (p *Postgres) copyFrom(primary *Postgres) error {
 	if err := primary.Exec("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1 AND NOT active", slot); err != nil {
 		return err
 	}
+	_, port, err := net.SplitHostPort(p.c.follow.Addr())
+	if err != nil {
+		return err
+	}
 	run, err := p.program("pg_basebackup", "-D", p.data(), "-R", "-X", "stream", "-c", "fast", "--no-sync", "-C", "-S", slot,
-		"-d", fmt.Sprintf("host=127.0.0.1 port=%d user=postgres application_name=%s", primary.Port, p.Name))
+		"-d", fmt.Sprintf("host=127.0.0.1 port=%s user=postgres application_name=%s", port, p.Name))
 	if err != nil {
 		return err
 	}

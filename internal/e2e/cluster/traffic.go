@@ -259,17 +259,25 @@ func (f *Traffic) AwaitAcks(from time.Time, within time.Duration) time.Duration 
 // the test for whatever is missing, invented or stored twice.
 func (f *Traffic) Finish(within time.Duration) {
 	f.c.t.Helper()
+	for _, p := range f.Judge(within) {
+		f.c.t.Error(p)
+	}
+}
+
+// Judge is Finish that returns what it finds.
+func (f *Traffic) Judge(within time.Duration) []string {
+	f.c.t.Helper()
 	f.ended.Store(true)
 	sent := make(chan struct{})
 	go func() {
 		f.send.Wait()
 		close(sent)
 	}()
-	deadline := time.After(within)
+	unanswered := false
 	select {
 	case <-sent:
-	case <-deadline:
-		f.c.t.Errorf("pushes are still not answered")
+	case <-time.After(within):
+		unanswered = true
 	}
 	for until := time.Now().Add(within); f.missing() > 0 && time.Now().Before(until); {
 		time.Sleep(20 * time.Millisecond)
@@ -280,19 +288,17 @@ func (f *Traffic) Finish(within time.Duration) {
 	f.client.CloseIdleConnections()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	total, stored := 0, 0
+	total, delivered := 0, 0
 	for _, lane := range f.lanes {
 		total += lane.pushed
-		stored += len(lane.offsets)
+		delivered += len(lane.offsets)
 		f.check(lane)
 	}
-	f.c.t.Logf("%d pushes acknowledged, %d messages delivered, %d of them again; repeated calls: %v", total, stored, f.repeated, f.retries)
-	if total == 0 {
-		f.c.t.Error("nothing was pushed")
+	f.c.t.Logf("%d pushes acknowledged, %d messages delivered, %d of them again; repeated calls: %v", total, delivered, f.repeated, f.retries)
+	if total == 0 || unanswered {
+		f.problem(nil, "%d pushes were acknowledged, some still wait: %v", total, unanswered)
 	}
-	for _, p := range f.problems {
-		f.c.t.Error(p)
-	}
+	return f.problems
 }
 
 // check is called with the lock held, after the end.
