@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -29,6 +30,7 @@ var errNotAnAddress = errors.New("not a URL")
 // Calls are not repeated: a script that ran, and whose answer was lost, would
 // run twice. Whoever called hears of it and decides.
 func OpenRedis(address string) (redis.UniversalClient, error) {
+	quieten()
 	u, err := url.Parse(address)
 	if err != nil {
 		// The parser's own message repeats the address, password and all.
@@ -64,6 +66,16 @@ func OpenRedis(address string) (redis.UniversalClient, error) {
 		return redis.NewClient(o), nil
 	}
 }
+
+// quieten keeps the client library from writing to standard error by itself, a line
+// for each connection that fails. Whoever uses a client hears of it, and logs an
+// outage once.
+var quieten = sync.OnceFunc(func() { redis.SetLogger(silence{}) })
+
+type silence struct{}
+
+// Printf is what the library writes by.
+func (silence) Printf(context.Context, string, ...any) {}
 
 // once keeps a client of a cluster from sending a command again after its answer
 // was lost. It does so to find its way to another node, and has no option not to;
