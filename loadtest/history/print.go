@@ -7,7 +7,7 @@ import (
 )
 
 // maxStory bounds what is printed of one violation. The file has the rest.
-const maxStory = 60
+const maxStory = 200
 
 // Print writes a violation with all that was done to its message, in the order of time.
 func (v *Violation) Print(w io.Writer, run *Run) {
