@@ -128,6 +128,7 @@ expect() { # expect WANT CURL-ARGS...: compare the answer's body
 path='/api/v1/pop/queue/a%2Fb//c%20%C3%BC%25/partition/%2F..%2f?batch=1&x=%2B'
 expect "GET $path 0" "$url$path"
 expect "DELETE /api/v1/resources/queues/%2F 0" -X DELETE "$url/api/v1/resources/queues/%2F"
+expect "GET /api/v1/ephemeral/pop?queue=a%2Fb 0" "$url/api/v1/ephemeral/pop?queue=a%2Fb"
 
 head -c 3000000 /dev/zero >"$work/body"
 expect "POST /api/v1/push 3000000" --data-binary "@$work/body" "$url/api/v1/push"
