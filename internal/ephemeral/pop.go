@@ -6,14 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/queenmq-go/queenmq/internal/mq"
 	"github.com/queenmq-go/queenmq/internal/park"
 )
 
 // maxProbe is how many pops of one kind share a trip.
-const maxProbe = 16
+const maxProbe = 64
 
 // maxPopBytes bounds the payloads of one answer, about.
 const maxPopBytes = 16 << 20
@@ -77,82 +75,59 @@ func (s *Service) Pop(ctx context.Context, p *mq.EphemeralPop) (*mq.EphemeralDel
 
 // take takes what is there for one pop, however little.
 func (s *Service) take(ctx context.Context, req *popRequest) (*mq.EphemeralDelivery, error) {
-	r, err := s.run(ctx, s.popCall(ctx, req, false))
+	r, err := s.run(ctx, s.popCall(ctx, []*popRequest{req}, 0))
 	if err != nil {
 		return nil, err
 	}
-	d, _, _ := s.delivery(req, r)
-	return d, nil
+	got := s.deliveries([]*popRequest{req}, r)
+	return got.list[0], nil
 }
 
-func (s *Service) popCall(ctx context.Context, req *popRequest, gather bool) *call {
-	p := req.pop
-	mode, wait, enough := "lease", "0", int64(0)
+// popCall asks for what pops of one kind want.
+func (s *Service) popCall(ctx context.Context, reqs []*popRequest, enough int64) *call {
+	p := reqs[0].pop
+	mode, wait := "lease", "0"
 	if p.AutoCommit {
 		mode = "commit"
 	}
-	if p.Wait > 0 {
-		wait = "1"
-	}
-	d := s.declared.of(ctx, req.at.queue)
-	if gather {
-		enough = int64(p.Batch)
-		if d.limits.WindowCount > 0 {
-			enough = min(enough, d.limits.WindowCount)
+	for _, r := range reqs {
+		if r.pop.Wait > 0 {
+			wait = "1"
 		}
 	}
-	return &call{
-		script: popScript, at: req.at, limits: d,
-		args: []any{p.Group, p.Partition, p.Batch, maxPopBytes, mode, wait, enough},
+	args := make([]any, 0, 6+len(reqs))
+	args = append(args, p.Group, p.Partition, maxPopBytes/len(reqs), mode, wait, enough)
+	for _, r := range reqs {
+		args = append(args, r.pop.Batch)
 	}
+	return &call{script: popScript, at: reqs[0].at, limits: s.declared.of(ctx, reqs[0].at.queue), args: args}
 }
 
-// gathering says whether a pop goes on gathering, and for how long.
-func (s *Service) gathering(req *popRequest, window time.Duration) (bool, time.Duration) {
-	first := req.first.Load()
-	if first == 0 {
-		return true, -1
-	}
-	if window <= 0 {
-		return true, -1 // no time rule: only the count and the pop's own time
-	}
-	left := window - time.Duration(time.Now().UnixMilli()-first)*time.Millisecond
-	return left > 0, left
-}
-
-// probe looks for the first pops of a line, in one trip.
+// probe looks for the first pops of a line.
 func (s *Service) probe(key popKey, reqs []*popRequest) park.Result[*mq.EphemeralDelivery] {
 	ctx := context.Background()
-	calls := make([]*call, len(reqs))
-	for i, req := range reqs {
-		gather := false
-		if key.window {
-			d := s.declared.of(ctx, key.queue)
-			gather, _ = s.gathering(req, time.Duration(d.limits.WindowMS)*time.Millisecond)
-		}
-		calls[i] = s.popCall(ctx, req, gather)
-	}
-	replies, err := s.runAll(ctx, calls)
 	res := park.Result[*mq.EphemeralDelivery]{
 		Answers: make([]*mq.EphemeralDelivery, len(reqs)), Found: make([]bool, len(reqs)), Next: -1,
 	}
-	for i := range replies {
-		d, next, there := s.delivery(reqs[i], replies[i])
-		res.Answers[i], res.Found[i] = d, len(d.Messages) > 0
-		if next >= 0 {
-			res.Next = next
-		}
-		if there > 0 && !res.Found[i] {
-			reqs[i].first.CompareAndSwap(0, time.Now().UnixMilli())
-			d := s.declared.of(ctx, key.queue)
-			if _, left := s.gathering(reqs[i], time.Duration(d.limits.WindowMS)*time.Millisecond); left > 0 && (res.Next < 0 || left < res.Next) {
-				res.Next = left
-			}
-		}
+	var enough int64
+	if key.window {
+		reqs = reqs[:1] // the others begin to gather when it is done
+		enough = s.enough(ctx, reqs[0])
 	}
+	r, err := s.run(ctx, s.popCall(ctx, reqs, enough))
 	if err != nil {
-		// What the others got is delivered; those without an answer ask again.
 		res.Err, res.Retry, res.Next = err, true, outagePause
+		return res
+	}
+	got := s.deliveries(reqs, r)
+	res.Next = got.next
+	for i, d := range got.list {
+		res.Answers[i], res.Found[i] = d, len(d.Messages) > 0
+	}
+	if got.there > 0 && !res.Found[0] {
+		if left := s.gather(ctx, reqs[0]); left > 0 && (res.Next < 0 || left < res.Next) {
+			res.Next = left
+		}
 	}
 	return res
 }
@@ -160,72 +135,72 @@ func (s *Service) probe(key popKey, reqs []*popRequest) park.Result[*mq.Ephemera
 // outagePause is when parked pops look again at a Redis that is away.
 const outagePause = 500 * time.Millisecond
 
-// runAll runs the scripts of one queue in one trip. Replies come back for the
-// calls before the first that failed.
-func (s *Service) runAll(ctx context.Context, calls []*call) ([]reply, error) {
-	if len(calls) == 1 {
-		r, err := s.run(ctx, calls[0])
-		if err != nil {
-			return nil, err
-		}
-		return []reply{r}, nil
+// enough is how many messages a pop with a window would rather wait for; 0 when
+// it has waited long enough.
+func (s *Service) enough(ctx context.Context, req *popRequest) int64 {
+	l := s.declared.of(ctx, req.at.queue).limits
+	first := req.first.Load()
+	if first != 0 && l.WindowMS > 0 && time.Now().UnixMilli()-first >= l.WindowMS {
+		return 0
 	}
-	if err := s.reachable(); err != nil {
-		return nil, err
+	if l.WindowCount > 0 {
+		return min(int64(req.pop.Batch), l.WindowCount)
 	}
-	cmds := make([]*redis.Cmd, len(calls))
-	_, _ = s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for i, c := range calls {
-			cmds[i] = c.script.EvalSha(ctx, pipe, c.at.keys(), s.arguments(c)...)
-		}
-		return nil
-	})
-	replies := make([]reply, 0, len(calls))
-	for i, cmd := range cmds {
-		got, err := cmd.Slice()
-		r := reply{}
-		switch {
-		case err == nil:
-			r = s.read(got)
-		case redis.HasErrorPrefix(err, "NOSCRIPT"):
-			r.word = wordRedeclare // not run: run it alone, which loads the script
-		default:
-			return replies, s.failed(err)
-		}
-		if r.word == wordRedeclare {
-			if r, err = s.run(ctx, calls[i]); err != nil {
-				return replies, err
-			}
-		}
-		replies = append(replies, r)
-	}
-	return replies, nil
+	return int64(req.pop.Batch)
 }
 
-// delivery reads the answer to a pop: the messages, when to look again, and how
-// many messages are there that the pop did not want yet.
-func (s *Service) delivery(req *popRequest, r reply) (d *mq.EphemeralDelivery, next time.Duration, there int64) {
-	d = &mq.EphemeralDelivery{Pop: req.pop}
+// gather notes that a pop with a window has found something, and tells how long
+// it goes on waiting for more; 0 without a limit of its own.
+func (s *Service) gather(ctx context.Context, req *popRequest) time.Duration {
+	now := time.Now().UnixMilli()
+	req.first.CompareAndSwap(0, now)
+	l := s.declared.of(ctx, req.at.queue).limits
+	return max(time.Duration(req.first.Load()+l.WindowMS-now)*time.Millisecond, 0)
+}
+
+// delivered is the answer to pops of one kind.
+type delivered struct {
+	list  []*mq.EphemeralDelivery
+	next  time.Duration // until something may be due; negative: not known
+	there int64         // messages that are there and were not enough
+}
+
+func (s *Service) deliveries(reqs []*popRequest, r reply) delivered {
+	out := delivered{list: make([]*mq.EphemeralDelivery, len(reqs)), next: -1}
+	for i, req := range reqs {
+		out.list[i] = &mq.EphemeralDelivery{Pop: req.pop}
+	}
 	if len(r.rest) < 2 {
-		return d, -1, 0
+		return out
 	}
-	next = -1
 	if ms := number(r.rest[0]); ms >= 0 {
-		next = time.Duration(ms) * time.Millisecond
+		out.next = time.Duration(ms) * time.Millisecond
 	}
-	there = number(r.rest[1])
-	list := r.rest[2:]
-	d.Messages = make([]mq.EphemeralMessage, 0, len(list)/5)
+	out.there = number(r.rest[1])
+	rest := r.rest[2:]
+	for i := range reqs {
+		if len(rest) == 0 {
+			break
+		}
+		n := min(5*int(number(rest[0])), len(rest)-1)
+		out.list[i].Messages = messages(rest[1 : 1+n])
+		rest = rest[1+n:]
+	}
+	return out
+}
+
+func messages(list []any) []mq.EphemeralMessage {
+	out := make([]mq.EphemeralMessage, 0, len(list)/5)
 	var id strings.Builder
 	for ; len(list) >= 5; list = list[5:] {
 		part := text(list[0])
 		id.Reset()
 		writeID(&id, text(list[1]), part, text(list[2]))
-		d.Messages = append(d.Messages, mq.EphemeralMessage{
+		out = append(out, mq.EphemeralMessage{
 			ID: id.String(), Partition: part, Attempts: int(number(list[3])), Payload: []byte(text(list[4])),
 		})
 	}
-	return d, next, there
+	return out
 }
 
 // writeID writes the printed form of a message's id.

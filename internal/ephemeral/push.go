@@ -4,8 +4,19 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/queenmq-go/queenmq/internal/batch"
 	"github.com/queenmq-go/queenmq/internal/mq"
 )
+
+// Limits of one gathered trip.
+var gatherLimits = batch.Limits{Items: 10_000, Bytes: 8 << 20}
+
+// pushUnit is one push on its way.
+type pushUnit struct {
+	at   address
+	args []any // partition, how many, payloads
+	done chan error
+}
 
 // Push stores all messages of p, or none.
 func (s *Service) Push(ctx context.Context, p *mq.EphemeralPush) error {
@@ -15,31 +26,59 @@ func (s *Service) Push(ctx context.Context, p *mq.EphemeralPush) error {
 	if len(p.Payloads) == 0 {
 		return nil
 	}
+	u := &pushUnit{at: s.addressOf(p.Tenant, p.Queue), args: make([]any, 0, 2+len(p.Payloads)), done: make(chan error, 1)}
+	u.args = append(u.args, p.Partition, len(p.Payloads))
 	bytes := 0
-	args := make([]any, 0, 2+len(p.Payloads))
-	args = append(args, p.Partition, salt())
 	for _, payload := range p.Payloads {
 		bytes += len(payload)
-		args = append(args, payload)
+		u.args = append(u.args, payload)
 	}
-	at := s.addressOf(p.Tenant, p.Queue)
-	if err := s.reserve(ctx, at.tenant, p.Tenant, int64(bytes)); err != nil {
+	if err := s.reserve(ctx, u.at.tenant, p.Tenant, int64(bytes)); err != nil {
 		return err
 	}
-	// The payloads are slices of the request: the call must not outlive us, so
-	// it does not end with ctx. The client's own timeouts bound it.
-	ctx = context.WithoutCancel(ctx)
-	r, err := s.run(ctx, &call{script: pushScript, at: at, limits: s.declared.of(ctx, at.queue), args: args})
-	switch {
-	case err != nil:
-		return err
-	case r.word == wordFull:
-		return &mq.Error{
-			Kind: mq.KindOverloaded, Code: mq.CodeEphemeralFull,
-			Message: fmt.Sprintf("queue %q is full, nothing was stored", p.Queue),
+	s.pushes.Add(u, laneOf(u.at.queue), len(p.Payloads), bytes)
+	// The payloads are slices of the request, so this waits for the end even if
+	// the caller has left. Redis' own time limits bound it.
+	if err := <-u.done; err != nil {
+		if mq.KindOf(err) == mq.KindOverloaded {
+			return &mq.Error{Kind: mq.KindOverloaded, Code: mq.CodeEphemeralFull, Message: fmt.Sprintf("queue %q is full, nothing was stored", p.Queue)}
 		}
+		return err
 	}
-	s.usage.charge(at.tenant, int64(bytes))
+	s.usage.charge(u.at.tenant, int64(bytes))
 	s.metrics.EphemeralPushed(len(p.Payloads))
 	return nil
+}
+
+var errFull = &mq.Error{Kind: mq.KindOverloaded, Code: mq.CodeEphemeralFull, Message: "the queue is full"}
+
+// flushPushes stores gathered pushes: one script for each queue, all in one
+// trip.
+func (s *Service) flushPushes(units []*pushUnit) {
+	ctx := context.Background()
+	s.gathered(ctx, queuesOf(units, func(u *pushUnit) string { return u.at.queue }), func(i []int) *call {
+		first := units[i[0]]
+		c := &call{script: pushScript, at: first.at, limits: s.declared.of(ctx, first.at.queue), args: []any{salt(), len(i)}}
+		for _, n := range i {
+			c.args = append(c.args, units[n].args...)
+		}
+		return c
+	}, func(i []int, r reply, err error) {
+		letters := ""
+		if len(r.rest) > 0 {
+			letters = text(r.rest[0])
+		}
+		for k, n := range i {
+			switch {
+			case err != nil:
+				units[n].done <- err
+			case k < len(letters) && letters[k] == 'k':
+				units[n].done <- nil
+			case k < len(letters):
+				units[n].done <- errFull
+			default:
+				units[n].done <- fault(errAnswer)
+			}
+		}
+	})
 }

@@ -106,8 +106,7 @@ func (s *Service) run(ctx context.Context, c *call) (reply, error) {
 // What scripts answer.
 const (
 	wordRedeclare = "redeclare" // the declaration sent along is older than the deletion of the queue
-	wordFull      = "full"
-	wordNone      = "none" // no such queue
+	wordNone      = "none"      // no such queue
 	wordGone      = "gone"
 )
 

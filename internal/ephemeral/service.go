@@ -3,12 +3,14 @@ package ephemeral
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/queenmq-go/queenmq/internal/batch"
 	"github.com/queenmq-go/queenmq/internal/mq"
 	"github.com/queenmq-go/queenmq/internal/park"
 )
@@ -90,6 +92,8 @@ type Service struct {
 	usage    *usage
 	rates    rates
 	lot      *park.Lot[popKey, string, *popRequest, *mq.EphemeralDelivery]
+	pushes   batch.Lanes[*pushUnit]
+	acks     batch.Lanes[*ackUnit]
 
 	up    atomic.Bool   // Redis answered last time
 	lost  chan struct{} // it did not
@@ -111,6 +115,9 @@ func New(client redis.UniversalClient, store Store, metrics Metrics, cfg Config)
 		Undo:     func(d *mq.EphemeralDelivery) { s.HandBack(context.Background(), d) },
 		Interval: cfg.RecheckFirst, MaxInterval: cfg.RecheckMax, Threshold: 3, Factor: 1.5, MaxProbe: maxProbe,
 	})
+	lanes := max(runtime.GOMAXPROCS(0)/2, 1)
+	s.pushes = batch.NewLanes(lanes, gatherLimits, nil, s.flushPushes)
+	s.acks = batch.NewLanes(lanes, gatherLimits, nil, s.flushAcks)
 	return s
 }
 
@@ -126,9 +133,13 @@ func (s *Service) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// Drain answers the parked pops with nothing. Calls that still come are served,
-// but do not wait.
-func (s *Service) Drain() { s.lot.Drain() }
+// Drain answers the parked pops with nothing and waits for what is under way.
+// Calls that still come are served, but do not wait.
+func (s *Service) Drain() {
+	s.lot.Drain()
+	s.pushes.Wait()
+	s.acks.Wait()
+}
 
 // Waiting is how many pops wait.
 func (s *Service) Waiting() int {

@@ -1,13 +1,14 @@
--- ARGV: 15 group, 16 partition (empty: all), 17 messages, 18 bytes, 19 lease or commit, 20 whether the caller is going
--- to wait, 21 how many messages it would rather wait for (0: any).
+-- Delivers to several callers of one kind, in their order. ARGV: 15 group, 16 partition (empty: all), 17 bytes for each,
+-- 18 lease or commit, 19 whether a caller that gets nothing is going to wait, 20 how many messages the first one would
+-- rather wait for (0: any), then how many messages each of them wants.
 -- Answers: ms until something may become due by itself (-1: not known), how many are there if that was not enough,
--- then the messages: partition, incarnation, token, deliveries, payload.
+-- then for each caller how many it gets and those: partition, incarnation, token, deliveries, payload.
 freely()
 if open(true) == nil then return answer('redeclare') end
 settle()
 
-local group, pinned, want, budget = ARGV[15], ARGV[16] ~= '', tonumber(ARGV[17]), tonumber(ARGV[18])
-local leased, enough = ARGV[19] == 'lease', tonumber(ARGV[21])
+local group, pinned, want, budget = ARGV[15], ARGV[16] ~= '', 0, 0
+local leased, enough = ARGV[18] == 'lease', tonumber(ARGV[20])
 local deadline, candidates = now + M.ls * 1000, K .. 'w:' .. group
 
 if call('ZADD', K .. 'g', now, group) == 1 then
@@ -119,19 +120,23 @@ if enough > 0 then
   take = there >= enough
   out[6] = there
 end
-if take then
-  each(function(R)
-    again(R)
-    local drained = fresh(R) and call('EXISTS', K .. 'b:' .. R.inc .. ':' .. group) == 0
-    return not drained, not more()
-  end)
+local found, hungry = false, false
+for i = 21, #ARGV do
+  local head = #out + 1
+  out[head], want, budget = 0, tonumber(ARGV[i]), tonumber(ARGV[17])
+  if take and not hungry then
+    each(function(R)
+      again(R)
+      local drained = fresh(R) and call('EXISTS', K .. 'b:' .. R.inc .. ':' .. group) == 0
+      return not drained, not more()
+    end)
+  end
+  out[head] = (#out - head) / 5
+  if out[head] > 0 then found = true else hungry = true end
 end
 
-if #out == 6 then
-  if ARGV[20] == '1' then M.wt = 1 end
-elseif leased then
-  soon(deadline)
-end
+if hungry and ARGV[19] == '1' then M.wt = 1 end
+if found and leased then soon(deadline) end
 local head = call('ZRANGE', K .. 'l', 0, 0, 'WITHSCORES')
 if head[2] then out[5] = math.max(math.floor(head[2] - now), 0) end
 close(true)
