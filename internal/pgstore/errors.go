@@ -46,8 +46,9 @@ func translate(err error) error {
 		return translateState(pg, err)
 	}
 	var unsent *notSentError
+	var noConnection *pgconn.ConnectError
 	switch {
-	case errors.As(err, &unsent), pgconn.SafeToRetry(err):
+	case errors.As(err, &unsent), errors.As(err, &noConnection), pgconn.SafeToRetry(err):
 		return mq.Unavailable(err)
 	case errors.Is(err, pgx.ErrNoRows):
 		return &mq.Error{Kind: mq.KindNotFound, Code: mq.CodeNotFound, Message: "not found", Err: err}

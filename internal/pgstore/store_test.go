@@ -218,3 +218,16 @@ func TestStoreLeavesAServerThatTurnedReadOnly(t *testing.T) {
 		}
 	}
 }
+
+// Nothing can have happened on a connection that was never made.
+func TestStoreWithoutAServerIsUnavailable(t *testing.T) {
+	t.Parallel()
+	s, err := Open(t.Context(), Config{URL: "postgres://x@127.0.0.1:1,127.0.0.1:2/x?sslmode=disable", PoolSize: 2, AppName: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Ping(t.Context()); mq.KindOf(err) != mq.KindUnavailable {
+		t.Errorf("%v is %v", err, mq.KindOf(err))
+	}
+}

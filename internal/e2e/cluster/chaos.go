@@ -97,7 +97,7 @@ func databaseFaults(c *Cluster) []fault {
 		{"PostgreSQL crash", func(c *Cluster, r *rand.Rand, _ func(string, ...any)) error {
 			c.Primary().Kill()
 			time.Sleep(randomly(r, time.Second))
-			return c.Primary().start()
+			return c.Primary().revive()
 		}},
 		{"sessions terminated", func(c *Cluster, r *rand.Rand, detail func(string, ...any)) error {
 			share := 0.2 + 0.8*r.Float64()

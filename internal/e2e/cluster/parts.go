@@ -243,7 +243,8 @@ func (b *Broker) start() error {
 	if err != nil {
 		return err
 	}
-	for until := time.Now().Add(30 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+	// A broker waits for a database that is away, with growing pauses.
+	for until := time.Now().Add(50 * time.Second); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		text, _ := os.ReadFile(path)
 		if m := listening.FindSubmatch(text[len(before):]); m != nil {
 			b.Direct = string(m[1])

@@ -201,6 +201,7 @@ func (p *Postgres) Kill() {
 	if !p.proc.Running() {
 		return
 	}
+	_ = p.proc.Signal(syscall.SIGSTOP) // it must not start another session meanwhile
 	sessions := children(p.proc.cmd.Process.Pid)
 	_ = p.proc.Signal(syscall.SIGKILL)
 	for _, pid := range sessions {
