@@ -164,9 +164,11 @@ func (m *message) told() []*Op {
 }
 
 func inOrder(ops []*Op) []*Op {
-	slices.SortStableFunc(ops, func(a, b *Op) int { return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.ID, b.ID)) })
+	slices.SortStableFunc(ops, byStart)
 	return slices.Compact(ops)
 }
+
+func byStart(a, b *Op) int { return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.ID, b.ID)) }
 
 // report files a violation that concerns a message. Further operations may belong to its story.
 func (c *checker) report(g Guarantee, m *message, group string, more []*Op, format string, args ...any) {

@@ -109,18 +109,15 @@ func Read(r io.Reader) (*History, error) {
 	if !ended {
 		return nil, ErrIncomplete
 	}
-	// Operations are written as they end. In the order of their starts they read as they happened.
-	slices.SortStableFunc(h.Ops, func(a, b *Op) int {
-		if a.Start != b.Start {
-			return int(min(max(a.Start-b.Start, -1), 1))
-		}
-		return int(min(max(a.ID-b.ID, -1), 1))
-	})
+	h.sort()
 	if err := h.unique(); err != nil {
 		return nil, err
 	}
 	return h, nil
 }
+
+// sort brings operations, which are written as they end, into the order of their starts: so they read as they happened.
+func (h *History) sort() { slices.SortStableFunc(h.Ops, byStart) }
 
 func parseLine(text []byte) (line, error) {
 	var l line

@@ -72,10 +72,7 @@ func TestMutationsAreFound(t *testing.T) {
 					continue
 				}
 				done++
-				h, err := reload(h)
-				if err != nil {
-					t.Fatal(err)
-				}
+				h.sort()
 				if res := Check(h); !slices.ContainsFunc(res.Violations, func(v Violation) bool {
 					return v.Guarantee == g && (id == "" || v.ID == id)
 				}) {

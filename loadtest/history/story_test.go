@@ -2,7 +2,7 @@ package history
 
 import (
 	"bytes"
-	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -219,14 +219,16 @@ func all(res *Result, run *Run) string {
 	return b.String()
 }
 
+// clone copies all that a test may change.
 func clone(h *History) *History {
-	text, err := json.Marshal(h)
-	if err != nil {
-		panic(err)
-	}
-	var out History
-	if err := json.Unmarshal(text, &out); err != nil {
-		panic(err)
+	out := *h
+	out.Run.Queues = slices.Clone(h.Run.Queues)
+	out.Ops = make([]*Op, len(h.Ops))
+	for i, op := range h.Ops {
+		c := *op
+		c.Pushed, c.Popped, c.Acked = slices.Clone(op.Pushed), slices.Clone(op.Popped), slices.Clone(op.Acked)
+		c.Keys, c.Timers = slices.Clone(op.Keys), slices.Clone(op.Timers)
+		out.Ops[i] = &c
 	}
 	return &out
 }

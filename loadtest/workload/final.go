@@ -129,7 +129,7 @@ func (w *worker) letters(queue string) bool {
 // readFinal reads what the fleet ended up with: depths, dead letters, and all keys. It insists for a while.
 func (r *run) readFinal() bool {
 	w := r.worker("final", 0)
-	limit, cancel := context.WithTimeout(r.hard, 30*time.Second)
+	limit, cancel := context.WithTimeout(r.hard, r.cfg.Drain)
 	defer cancel()
 	pause := w.backoff()
 	insist := func(look func() bool) bool {

@@ -180,8 +180,38 @@ func TestSeedDecides(t *testing.T) {
 		}
 		return out
 	}
-	if draw(1, "a") != draw(1, "a") || draw(1, "a") == draw(2, "a") || draw(1, "a") == draw(1, "b") {
+	first, again := draw(1, "a"), draw(1, "a")
+	if first != again || first == draw(2, "a") || first == draw(1, "b") {
 		t.Error("the same choices for different seeds or workers, or different ones for the same")
+	}
+}
+
+// TestUnreachable: a fleet that nobody reaches in the end is no violation, and no success.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/configure" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer server.Close()
+	var out strings.Builder
+	file := filepath.Join(t.TempDir(), "h.jsonl")
+	code := Main([]string{
+		"--url", server.URL, "--duration", "1s", "--drain-timeout", "1s", "--lease", "1s", "--quiet", "--history", file,
+	}, &out, &out)
+	if code != exitError {
+		t.Errorf("exit %d\n%s", code, out.String())
+	}
+	h, err := load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h.End.Reached || h.End.Drained || len(h.Ops) == 0 {
+		t.Errorf("%d operations, end %+v", len(h.Ops), h.End)
+	}
+	if code := Main([]string{"--check", file}, &out, &out); code != exitError {
+		t.Errorf("checked again: exit %d\n%s", code, out.String())
 	}
 }
 

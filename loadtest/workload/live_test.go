@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -51,7 +52,7 @@ func broker(t *testing.T) string {
 		t.Fatal(err)
 	}
 	var text lockedBuffer
-	address, ended := make(chan string, 1), make(chan error, 1)
+	address, ended := make(chan string, 1), make(chan string, 1)
 	go func() {
 		for lines := bufio.NewScanner(logs); lines.Scan(); {
 			if m := listening.FindStringSubmatch(lines.Text()); m != nil {
@@ -59,7 +60,7 @@ func broker(t *testing.T) string {
 			}
 			_, _ = io.WriteString(&text, lines.Text()+"\n")
 		}
-		ended <- cmd.Wait()
+		ended <- fmt.Sprint(cmd.Wait())
 	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
@@ -76,9 +77,9 @@ func broker(t *testing.T) string {
 	select {
 	case at := <-address:
 		return at
-	case err := <-ended:
-		ended <- err
-		t.Fatalf("the broker ended: %v\n%s", err, text.String())
+	case how := <-ended:
+		ended <- how
+		t.Fatalf("the broker ended: %s\n%s", how, text.String())
 	case <-time.After(60 * time.Second):
 		t.Fatalf("the broker did not start\n%s", text.String())
 	}
