@@ -37,6 +37,9 @@ func TestBadStories(t *testing.T) {
 		{"a refused push is stored", func(s *story, op map[string]*Op) {
 			op["push c"].Outcome = Fail
 		}, NoInvention, "c"},
+		{"a message refused by itself is stored", func(s *story, op map[string]*Op) {
+			op["push c"].Pushed[0].Status = "error"
+		}, NoInvention, "c"},
 		{"another payload", func(s *story, op map[string]*Op) {
 			op["pop L1"].Popped[0].Sum = "sumz"
 		}, NoInvention, "a"},
@@ -248,6 +251,11 @@ func TestUnknownOutcomesExcuse(t *testing.T) {
 	}{
 		{"a push without a verdict that was stored", func(s *story, op map[string]*Op) {
 			op["push c"].Outcome, op["push c"].Pushed[0].Offset, op["push c"].Pushed[0].Status = Unknown, -1, ""
+		}},
+		{"a message refused by itself and sent again", func(s *story, op map[string]*Op) {
+			e := queued("e", -1)
+			e.Status = "error"
+			s.add("push e", Op{Kind: Push, Queue: "in", Pushed: []Message{e}})
 		}},
 		{"a push without a verdict that was not", func(s *story, op map[string]*Op) {
 			s.add("push e", Op{Kind: Push, Outcome: Unknown, Queue: "in", Pushed: []Message{msg("e", -1)}})

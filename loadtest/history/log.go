@@ -35,6 +35,12 @@ func (c *checker) checkOnePlace(m *message) {
 	}
 }
 
+// refused is the verdict on a message that was not stored, in a call that went well otherwise.
+const refused = "error"
+
+// mayHaveStored tells whether the push can be where the message comes from.
+func (push *mention) mayHaveStored() bool { return push.op.Outcome != Fail && push.m.Status != refused }
+
 // checkVerdicts: a message is queued once, and a duplicate only of something that was sent before.
 func (c *checker) checkVerdicts(m *message) {
 	var queued *Op
@@ -51,11 +57,12 @@ func (c *checker) checkVerdicts(m *message) {
 			queued = one.op
 		case "duplicate":
 			if !slices.ContainsFunc(m.pushes, func(other mention) bool {
-				return other.op != one.op && other.op.Outcome != Fail && other.op.Start <= one.op.End
+				return other.op != one.op && other.mayHaveStored() && other.op.Start <= one.op.End
 			}) {
 				c.report(Dedup, m, "", nil, "operation %d was told that it is a duplicate, but nobody had sent it", one.op.ID)
 				return
 			}
+		case refused:
 		default:
 			c.report(Protocol, m, "", nil, "operation %d got the verdict %q", one.op.ID, one.m.Status)
 			return
@@ -66,11 +73,10 @@ func (c *checker) checkVerdicts(m *message) {
 // checkOrigin: what is delivered was sent before, with this payload.
 func (c *checker) checkOrigin(m *message) {
 	for _, pop := range m.pops {
-		origin := func(op *Op) bool { return op.Outcome != Fail && op.Start <= pop.op.End }
-		if slices.ContainsFunc(m.timers, origin) {
+		if slices.ContainsFunc(m.timers, func(op *Op) bool { return op.Outcome != Fail && op.Start <= pop.op.End }) {
 			continue
 		}
-		if !slices.ContainsFunc(m.pushes, func(push mention) bool { return origin(push.op) }) {
+		if !slices.ContainsFunc(m.pushes, func(push mention) bool { return push.mayHaveStored() && push.op.Start <= pop.op.End }) {
 			c.report(NoInvention, m, pop.op.Group, nil, "operation %d delivered it, but nobody had sent it", pop.op.ID)
 			return
 		}
@@ -111,7 +117,7 @@ func (m *message) stored() stored {
 	s := stored{m: m, from: math.MaxInt64, to: math.MaxInt64}
 	for _, push := range m.pushes {
 		switch {
-		case push.op.Outcome == Fail:
+		case !push.mayHaveStored():
 		case push.op.Outcome == OK && (push.op.Kind == Tx || push.m.Status == "queued"):
 			return stored{m: m, from: push.op.Start, to: push.op.End}
 		case push.op.Outcome == OK:

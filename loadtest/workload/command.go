@@ -80,11 +80,11 @@ func verify(ctx context.Context, cfg *Config, out, errOut io.Writer) (int, error
 		if !cfg.Quiet {
 			progress = errOut
 		}
-		var outcome *Outcome
-		if outcome, runErr = Run(ctx, cfg, path, progress); outcome == nil {
+		var left *Remains
+		if left, runErr = Run(ctx, cfg, path, progress); left == nil {
 			return exitError, runErr
 		}
-		s.Counts, s.Refusals, cleanUp = outcome.Counts, outcome.Refusals, outcome.CleanUp
+		s.Counts, s.Refusals, cleanUp = left.Counts, left.Refusals, left.CleanUp
 	}
 	h, err := load(path)
 	if err != nil {

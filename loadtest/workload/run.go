@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -151,23 +152,25 @@ func (w *worker) insist(limit context.Context, build func(request string, try in
 func again(op *history.Op) bool {
 	switch op.Outcome {
 	case history.OK:
-		return false
+		// One partition may have been refused while others were served. What was stored is a duplicate then.
+		return slices.ContainsFunc(op.Pushed, func(m history.Message) bool { return m.Status == "error" })
 	case history.Unknown:
 		return true
+	case history.Fail:
 	}
 	return op.Status == 0 || op.Status == 429
 }
 
-// Outcome is what a run leaves besides its history.
-type Outcome struct {
+// Remains are what a run leaves besides its history.
+type Remains struct {
 	Counts   Counts
 	Refusals map[string]int64 // how often operations failed, by kind and reason
 	CleanUp  func()           // deletes the queues
 }
 
 // Run drives the fleet and leaves the history in a file. An error means that the run did not work; there may be an
-// outcome, and a history, all the same.
-func Run(ctx context.Context, cfg *Config, path string, progressOut io.Writer) (*Outcome, error) {
+// history, and remains, all the same.
+func Run(ctx context.Context, cfg *Config, path string, progressOut io.Writer) (*Remains, error) {
 	id := strconv.FormatInt(time.Now().UnixMicro(), 36)
 	if cfg.Prefix == "" {
 		cfg.Prefix = "verify." + id
@@ -197,7 +200,7 @@ func Run(ctx context.Context, cfg *Config, path string, progressOut io.Writer) (
 	if closeErr := r.rec.close(end); err == nil {
 		err = closeErr
 	}
-	return &Outcome{Counts: r.rec.snapshot(), Refusals: r.rec.reasons, CleanUp: r.cleanUp}, err
+	return &Remains{Counts: r.rec.snapshot(), Refusals: r.rec.reasons, CleanUp: r.cleanUp}, err
 }
 
 // phases sets the queues up, lets everybody work, drains, and reads what is left.
