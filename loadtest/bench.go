@@ -25,6 +25,12 @@ type bench struct {
 	budget   atomic.Int64
 	counts   counts
 	latency  latencies
+
+	// What a scale scenario changes: the queues are there already, a producer's way of waiting for its turn (false
+	// ends it), and another way to produce.
+	ready   bool
+	gate    func(ctx context.Context) bool
+	produce func(ctx context.Context)
 }
 
 type counts struct {
@@ -96,10 +102,8 @@ type phases struct {
 // execute runs producers and consumers, then drains.
 func (b *bench) execute(ctx context.Context, progress io.Writer) (phases, error) {
 	var ph phases
-	for _, queue := range b.queues {
-		if err := b.client.configure(ctx, queue, b.cfg.lease, b.cfg.dedup); err != nil {
-			return ph, err
-		}
+	if err := b.setUp(ctx); err != nil {
+		return ph, err
 	}
 	b.start = time.Now()
 	stopProgress := b.reportProgress(progress)
@@ -118,9 +122,12 @@ func (b *bench) execute(ctx context.Context, progress io.Writer) (phases, error)
 		producing, cancel = context.WithTimeout(ctx, b.cfg.duration)
 		defer cancel()
 	}
-	if b.cfg.rate > 0 {
+	switch {
+	case b.produce != nil:
+		b.produce(producing)
+	case b.cfg.rate > 0:
 		b.openLoop(producing)
-	} else {
+	default:
 		b.closedLoop(producing)
 	}
 	ph.produced = time.Since(b.start)
@@ -133,6 +140,19 @@ func (b *bench) execute(ctx context.Context, progress io.Writer) (phases, error)
 		b.settle(ctx)
 	}
 	return ph, nil
+}
+
+func (b *bench) setUp(ctx context.Context) error {
+	if b.ready {
+		return nil
+	}
+	for _, queue := range b.queues {
+		if err := b.client.configure(ctx, queue, b.cfg.lease, b.cfg.dedup); err != nil {
+			return err
+		}
+	}
+	b.ready = true
+	return nil
 }
 
 func (b *bench) startConsumers(ctx context.Context, wg *sync.WaitGroup) {

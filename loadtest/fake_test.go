@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -22,12 +23,14 @@ type fakeBroker struct {
 	pushes     int
 	deleted    []string
 	configured map[string]map[string]any
+	waiting    atomic.Int64 // pops
 
 	// faults; each sees the running number of its request or the stored message
 	failPush func(n int) (status int, stored bool)
 	swallow  func(m *fakeMessage) bool
 	deliver  func(batch []*fakeMessage) []*fakeMessage
 	dropPop  func() bool // the claim is made, its answer is not
+	refuse   func(r *http.Request) bool
 	noOffset bool
 }
 
@@ -62,6 +65,7 @@ func startFake(t *testing.T) (*fakeBroker, string) {
 	mux.HandleFunc("GET /api/v1/pop/queue/{queue}", f.pop)
 	mux.HandleFunc("POST /api/v1/ack", f.ack)
 	mux.HandleFunc("POST /api/v1/ack/batch", f.ackBatch)
+	mux.HandleFunc("GET /metrics/prometheus", f.metrics)
 	mux.HandleFunc("DELETE /api/v1/resources/queues/{queue}", f.delete)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
@@ -161,19 +165,32 @@ func (f *fakeBroker) store(index int, item fakeItem) map[string]any {
 	return out
 }
 
+// metrics says what a broker of 10 MB with 30 KB for each waiting pop would.
+func (f *fakeBroker) metrics(w http.ResponseWriter, _ *http.Request) {
+	n := f.waiting.Load()
+	_, _ = fmt.Fprintf(w, "# TYPE queen_process_resident_memory_bytes gauge\nqueen_process_resident_memory_bytes %g\n"+
+		"queen_parked_long_polls{queue=\"a\"} %d\nqueen_uptime_seconds 1\n", 10e6+30e3*float64(n), n)
+}
+
 func (f *fakeBroker) pop(w http.ResponseWriter, r *http.Request) {
+	if f.refuse != nil && f.refuse(r) {
+		answer(w, http.StatusServiceUnavailable, map[string]any{"error": "injected", "code": "retry"})
+		return
+	}
+	f.waiting.Add(1)
+	defer f.waiting.Add(-1)
 	q := r.URL.Query()
 	batch, _ := strconv.Atoi(q.Get("batch"))
 	limit, _ := strconv.Atoi(q.Get("partitions"))
 	wait, _ := strconv.Atoi(q.Get("timeout"))
 	deadline := time.Now().Add(time.Duration(wait) * time.Millisecond)
-	for {
+	for r.Context().Err() == nil { // one that is gone must not take a lease: there is nothing here that ends leases
 		messages := f.claim(r.PathValue("queue"), q.Get("consumerGroup"), batch, limit, q.Get("autoAck") == "true")
 		if len(messages) > 0 {
 			answer(w, http.StatusOK, map[string]any{"success": true, "messages": messages})
 			return
 		}
-		if time.Now().After(deadline) || r.Context().Err() != nil {
+		if time.Now().After(deadline) {
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}

@@ -33,6 +33,9 @@ func (b *bench) closedLoop(ctx context.Context) {
 				if i >= len(b.lanes) {
 					i = n
 				}
+				if b.gate != nil && !b.gate(ctx) {
+					return
+				}
 				count := b.take()
 				if count == 0 {
 					return
@@ -118,7 +121,42 @@ func acquire(slots chan *producer, idle chan *lane) (*producer, *lane) {
 func (p *producer) push(l *lane, count int, due time.Time) {
 	first := l.next
 	l.next += int64(count)
+	p.body = append(p.body[:0], `{"items":[`...)
 	p.encode(l, first, count, int64(due.Sub(p.start)))
+	p.body = append(p.body, ']', '}')
+	if retried, ok := p.deliver(due); ok {
+		p.verify.pushed(l, first, count, p.out, retried)
+	} else {
+		p.verify.doubtAll(l, first, count)
+	}
+}
+
+// pushEach sends one request with one message for each of the lanes.
+func (p *producer) pushEach(lanes []*lane, due time.Time) {
+	p.body = append(p.body[:0], `{"items":[`...)
+	for i, l := range lanes {
+		if i > 0 {
+			p.body = append(p.body, ',')
+		}
+		p.encode(l, l.next, 1, int64(due.Sub(p.start)))
+		l.next++
+	}
+	p.body = append(p.body, ']', '}')
+	retried, ok := p.deliver(due)
+	for i, l := range lanes {
+		switch {
+		case !ok:
+			p.verify.doubtAll(l, l.next-1, 1)
+		case i < len(p.out):
+			p.verify.pushed(l, l.next-1, 1, p.out[i:i+1], retried)
+		default:
+			p.verify.pushed(l, l.next-1, 1, nil, retried)
+		}
+	}
+}
+
+// deliver sends the body until there is a verdict, which is then in p.out.
+func (p *producer) deliver(due time.Time) (retried, ok bool) {
 	p.counts.inFlight.Add(1)
 	defer p.counts.inFlight.Add(-1)
 
@@ -126,16 +164,14 @@ func (p *producer) push(l *lane, count int, due time.Time) {
 		err := p.send()
 		if err == nil {
 			p.latency.push.record(time.Since(due))
-			p.verify.pushed(l, first, count, p.out, try > 1)
-			return
+			return try > 1, true
 		}
 		p.counts.pushErrors.add(err)
 		// The transport may still be reading the body of a request that failed early.
 		p.body = append([]byte(nil), p.body...)
 		// Without ids a repeated request would store its messages twice.
 		if !p.cfg.dedup || !retryable(err) || try == maxPushTries {
-			p.verify.doubtAll(l, first, count)
-			return
+			return try > 1, false
 		}
 		p.counts.retries.Add(1)
 		time.Sleep(min(50*time.Millisecond<<try, maxRetryDelay))
@@ -155,9 +191,9 @@ func (p *producer) send() error {
 	return err
 }
 
+// encode appends the items of one lane to the body.
 func (p *producer) encode(l *lane, first int64, count int, at int64) {
-	b := p.body[:0]
-	b = append(b, `{"items":[`...)
+	b := p.body
 	for i := range count {
 		seq := first + int64(i)
 		if i > 0 {
@@ -177,7 +213,6 @@ func (p *producer) encode(l *lane, first int64, count int, at int64) {
 		b = p.payloads.append(b, l.index, seq, at)
 		b = append(b, '}')
 	}
-	b = append(b, ']', '}')
 	p.body = b
 }
 

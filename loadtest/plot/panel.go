@@ -27,13 +27,18 @@ func (f *Figure) panel(c *canvas, p *Panel, box area, top float64, time axis) {
 	p.legend(c, box.left-leftRoom, top+titleRoom)
 	for i := range p.Series {
 		if d := path(&p.Series[i], box, time, values); d != "" {
-			c.add(`<path d="%s" fill="none" stroke="%s" stroke-width="1.4" stroke-linejoin="round" stroke-linecap="round"/>`, d, colour(i))
+			c.add(`<path d="%s" fill="none" stroke="%s" stroke-width="1.4" stroke-linejoin="round" stroke-linecap="round"/>`, d, p.colour(i))
 		}
 	}
 	c.add(`</g>`)
 }
 
-func colour(i int) string { return colours[i%len(colours)] }
+func (p *Panel) colour(i int) string {
+	if c := p.Series[i].Colour; c > 0 {
+		i = c - 1
+	}
+	return colours[i%len(colours)]
+}
 
 // valueAxis covers what can be drawn and reports whether there is anything.
 func (p *Panel) valueAxis() (a axis, found bool) {
@@ -97,7 +102,7 @@ func (p *Panel) legend(c *canvas, left, top float64) {
 	p.eachName(func(i, row int, x float64) {
 		y := top + float64(row*legendRow) + 4
 		c.add(`<line x1="%s" y1="%s" x2="%s" y2="%s" stroke="%s" stroke-width="2.5"/>`,
-			px(left+x), px(y), px(left+x+swatch-4), px(y), colour(i))
+			px(left+x), px(y), px(left+x+swatch-4), px(y), p.colour(i))
 		c.text(left+x+swatch, y+3.5, textStyle{size: 11, colour: ink}, p.Series[i].Name)
 	})
 }

@@ -37,6 +37,9 @@ type Series struct {
 	Name string
 	X    []float64 // seconds, rising
 	Y    []float64
+	// Colour 1, 2, … is the first, second, … of the palette, so that a thing has the same one in several panels; 0
+	// is by position.
+	Colour int
 }
 
 const (
@@ -49,6 +52,7 @@ const (
 	leftRoom    = 58 // for the labels of the value axis
 	rightRoom   = 10
 	titleRoom   = 22
+	legendGap   = 7 // between the names and the label of the highest tick
 	legendRow   = 15
 	bottomRoom  = 38 // for the labels of the time axis
 	charWidth   = 6.1
@@ -108,12 +112,12 @@ func (f *Figure) WriteSVG(w io.Writer) error {
 		for i := range panels {
 			box := area{
 				left: float64(outer + i*(panelWidth+gutter) + leftRoom),
-				top:  y + titleRoom + float64(legend*legendRow),
+				top:  y + titleRoom + float64(legend*legendRow) + legendGap,
 				w:    panelWidth - leftRoom - rightRoom, h: plotHeight,
 			}
 			f.panel(&body, &panels[i], box, y, scale)
 		}
-		y += titleRoom + float64(legend*legendRow) + plotHeight + bottomRoom
+		y += titleRoom + float64(legend*legendRow) + legendGap + plotHeight + bottomRoom
 	}
 	height := int(math.Ceil(y)) + outer/2
 	var doc canvas

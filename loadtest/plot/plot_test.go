@@ -172,6 +172,19 @@ func TestLinesStayInTheirPanel(t *testing.T) {
 	}
 }
 
+func TestColoursStayWithTheirThing(t *testing.T) {
+	t.Parallel()
+	line := func(colour int) Series { return Series{Name: "n", X: []float64{1}, Y: []float64{1}, Colour: colour} }
+	all := parse(t, draw(t, &Figure{Panels: []Panel{
+		{Series: []Series{line(0), line(0), line(3)}}, {Series: []Series{line(3), line(len(colours) + 1)}},
+	}}))
+	for i, want := range []int{0, 1, 2, 2, 0} {
+		if got := attr(all["path"][i], "stroke"); got != colours[want] {
+			t.Errorf("line %d is %s, want %s", i, got, colours[want])
+		}
+	}
+}
+
 func TestPathKeepsPeaksAndGaps(t *testing.T) {
 	t.Parallel()
 	s := ramp("long", 100000, func(i int) float64 {
