@@ -167,6 +167,7 @@ func chaos(t *testing.T, seed uint64, length time.Duration, total *tally) {
 		t.Errorf("seed %d: loadtest verify: %v, %v\n%s", seed, load.err, err, printed)
 	}
 	consistent(t, c)
+	sound(t, c)
 	total.add(faults, s)
 	t.Logf("seed %d: %v; %s; faults %v", seed, o, lastLine(printed), faults)
 }
@@ -190,6 +191,27 @@ func lastLine(raw []byte) string {
 		return ""
 	}
 	return lines[len(lines)-1]
+}
+
+// mostMemory bounds a broker at work while others are down, O5; one built with
+// the race detector takes several times as much.
+const mostMemory = 300 << 20
+
+// sound asks the brokers themselves: none has panicked, raced, met an error of
+// its own, or grown.
+func sound(t *testing.T, c *Cluster) {
+	t.Helper()
+	for _, b := range c.Brokers {
+		for _, text := range []string{"DATA RACE", "panic: ", "level=ERROR"} {
+			if n := logged(c, b.Name, text); n > 0 {
+				t.Errorf("the log of %s has %q %d times", b.Name, text, n)
+			}
+		}
+		peak, err := b.proc.peakMemory()
+		if err != nil || peak > mostMemory && os.Getenv(raceFlag) == "" {
+			t.Errorf("%s took %d MiB (%v)", b.Name, peak>>20, err)
+		}
+	}
 }
 
 // consistent asks the database, past the brokers, whether it contradicts itself.

@@ -218,3 +218,18 @@ func children(pid int) (found []int) {
 	}
 	return found
 }
+
+// peakMemory is the most memory that the child has held so far, in bytes.
+func (p *Process) peakMemory() (int, error) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(raw), "VmHWM:")
+	fields := strings.Fields(rest)
+	if len(fields) == 0 {
+		return 0, errors.New("no VmHWM in the status")
+	}
+	kb, err := strconv.Atoi(fields[0])
+	return kb << 10, err
+}
