@@ -78,6 +78,7 @@ type checker struct {
 	queues    map[string]*Queue
 	messages  map[name]*message
 	names     []name // of messages, in the order in which they came up
+	cursors   map[reader][]passed
 	committed map[string]bool
 	result    Result
 }
@@ -89,6 +90,7 @@ func Check(h *History) *Result {
 		c.queues[h.Run.Queues[i].Name] = &h.Run.Queues[i]
 	}
 	c.index()
+	c.cursors = passes(h)
 	c.checkProtocol()
 	c.checkMessages()
 	c.checkLogs()

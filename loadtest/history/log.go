@@ -101,9 +101,17 @@ func (c *checker) checkLoss(m *message) {
 		return
 	}
 	for _, group := range queue.Groups {
-		if !slices.ContainsFunc(m.pops, func(pop mention) bool { return pop.op.Group == group }) {
-			c.report(NoLoss, m, group, nil, "it was never delivered to %s", group)
+		if slices.ContainsFunc(m.pops, func(pop mention) bool { return pop.op.Group == group }) {
+			continue
 		}
+		cursor := c.cursors[reader{place{m.queue, m.partition}, group}]
+		over := slices.IndexFunc(cursor, func(p passed) bool { return m.offset >= 0 && p.offset >= m.offset })
+		if over < 0 {
+			c.report(NoLoss, m, group, nil, "it was never delivered to %s", group)
+			continue
+		}
+		c.report(NoLoss, m, group, []*Op{cursor[over].op}, "it was never delivered to %s, whose operation %d passed over it, to offset %d",
+			group, cursor[over].op.ID, cursor[over].offset)
 	}
 }
 

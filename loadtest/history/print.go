@@ -105,8 +105,12 @@ func describeMessages(b *strings.Builder, what string, list []Message, id string
 			b.WriteString(" released")
 		}
 	}
-	if others > 0 {
-		fmt.Fprintf(b, " and %d others (%s/%d to %d)", others, list[0].Partition, list[0].Offset, list[len(list)-1].Offset)
+	if others == 0 {
+		return
+	}
+	fmt.Fprintf(b, " and %d others", others)
+	if first, last := list[0], list[len(list)-1]; first.Partition == last.Partition {
+		fmt.Fprintf(b, " (%s/%d to %d)", first.Partition, first.Offset, last.Offset)
 	}
 }
 

@@ -47,13 +47,12 @@ func (c *checker) deliveries() (all map[reader][]delivery, readers []reader) {
 
 // checkReaders holds deliveries to the order of the log, and to what was acknowledged before.
 func (c *checker) checkReaders() {
-	cursors := c.cursors()
 	all, readers := c.deliveries()
 	for _, r := range readers {
 		list := slices.Clone(all[r])
 		slices.SortStableFunc(list, func(a, b delivery) int { return cmp.Compare(a.op.End, b.op.End) })
 		c.checkFirsts(r, list)
-		c.checkCursor(r, list, cursors[r])
+		c.checkCursor(r, list, c.cursors[r])
 	}
 }
 
@@ -91,10 +90,10 @@ func (c *checker) checkCursor(r reader, list []delivery, cursor []passed) {
 	}
 }
 
-// cursors collects how far each cursor certainly was, rising in time and offset.
-func (c *checker) cursors() map[reader][]passed {
+// passes collects how far each cursor certainly was, rising in time and offset.
+func passes(h *History) map[reader][]passed {
 	out := map[reader][]passed{}
-	for _, op := range c.h.Ops {
+	for _, op := range h.Ops {
 		for r, items := range op.ackedBy() {
 			if top := completed(op, items); top >= 0 {
 				out[r] = append(out[r], passed{op.End, top, op})
