@@ -282,3 +282,51 @@ func TestEphemeral_HandBackDoesNotCount(t *testing.T) {
 		c.wantPop("1*2 2*2", "q", 5, how{})
 	})
 }
+
+func TestEphemeral_AHandedBackLeaseDoesNotEndTheNext(t *testing.T) {
+	both(t, ephemeral.Config{Lease: time.Second}, func(c *scene) {
+		c.push("q", "p", "1", "2", "3")
+		d, err := c.s.Pop(t.Context(), &mq.EphemeralPop{Tenant: mq.DefaultTenant, Queue: "q", Batch: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		time.Sleep(700 * time.Millisecond)
+		c.s.HandBack(t.Context(), d)
+		m := c.wantPop("1 2 3", "q", 3, how{})
+		again := c.pop("q", 3, how{wait: 5 * time.Second})
+		if took := time.Since(start); took < 1600*time.Millisecond || show(again) != "1*2 2*2 3*2" {
+			t.Errorf("%q after %v, leased at 700ms for 1s", show(again), took)
+		}
+		c.wantAck("acked acked acked", "q", "", completed, m...) // the same ids
+	})
+}
+
+func TestEphemeral_PopsWithinAPush(t *testing.T) {
+	both(t, ephemeral.Config{}, func(c *scene) {
+		for i := range 5 {
+			c.push("q", "p", numbers(100*i, 100*i+1+20*i)...)
+		}
+		want := []string{}
+		for i := range 5 {
+			want = append(want, numbers(100*i, 100*i+1+20*i)...)
+		}
+		c.pop("q", 0, how{group: "b"}) // known before the other one is through
+		for _, group := range []string{"a", "b"} {
+			got := []string{}
+			for n := 1; len(got) < len(want); n = n%9 + 1 {
+				m := c.pop("q", n, how{group: group})
+				for _, x := range m {
+					got = append(got, string(x.Payload))
+				}
+				c.ack("q", group, completed, m...)
+			}
+			if strings.Join(got, " ") != strings.Join(want, " ") {
+				t.Errorf("group %s got %v", group, got)
+			}
+		}
+		if d := c.depth("q", ""); d.Pending != 0 || d.Bytes != 0 {
+			t.Errorf("%+v", d)
+		}
+	})
+}

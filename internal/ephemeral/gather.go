@@ -3,6 +3,7 @@ package ephemeral
 import (
 	"context"
 	"hash/fnv"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -48,8 +49,15 @@ func (s *Service) gathered(ctx context.Context, queues [][]int, build func([]int
 // runAll runs scripts in one trip.
 func (s *Service) runAll(ctx context.Context, calls []*call) ([]reply, []error) {
 	replies, errs := make([]reply, len(calls)), make([]error, len(calls))
-	if len(calls) == 1 {
-		replies[0], errs[0] = s.run(ctx, calls[0])
+	_, isCluster := s.redis.(*redis.ClusterClient)
+	if len(calls) == 1 || isCluster {
+		// The client of a cluster sends a pipeline again whose answer was
+		// lost; what is sent alone it does not.
+		var wg sync.WaitGroup
+		for i := range calls {
+			wg.Go(func() { replies[i], errs[i] = s.run(ctx, calls[i]) })
+		}
+		wg.Wait()
 		return replies, errs
 	}
 	if err := s.reachable(); err != nil {

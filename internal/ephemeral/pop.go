@@ -182,22 +182,29 @@ func (s *Service) deliveries(reqs []*popRequest, r reply) delivered {
 		if len(rest) == 0 {
 			break
 		}
-		n := min(5*int(number(rest[0])), len(rest)-1)
+		n := min(3*int(number(rest[0])), len(rest)-1)
 		out.list[i].Messages = messages(rest[1 : 1+n])
 		rest = rest[1+n:]
 	}
 	return out
 }
 
+// messages reads a list of three values each: token, deliveries and payload,
+// or, with deliveries of 0, the ring of those that follow.
 func messages(list []any) []mq.EphemeralMessage {
-	out := make([]mq.EphemeralMessage, 0, len(list)/5)
+	out := make([]mq.EphemeralMessage, 0, len(list)/3)
+	var partition, inc string
 	var id strings.Builder
-	for ; len(list) >= 5; list = list[5:] {
-		part := text(list[0])
+	for ; len(list) >= 3; list = list[3:] {
+		times := number(list[1])
+		if times == 0 {
+			partition, inc = text(list[0]), text(list[2])
+			continue
+		}
 		id.Reset()
-		writeID(&id, text(list[1]), part, text(list[2]))
+		writeID(&id, inc, partition, text(list[0]))
 		out = append(out, mq.EphemeralMessage{
-			ID: id.String(), Partition: part, Attempts: int(number(list[3])), Payload: []byte(text(list[4])),
+			ID: id.String(), Partition: partition, Attempts: int(times), Payload: []byte(text(list[2])),
 		})
 	}
 	return out

@@ -2,6 +2,7 @@ package ephemeral
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/queenmq-go/queenmq/internal/batch"
@@ -34,14 +35,19 @@ func (s *Service) Push(ctx context.Context, p *mq.EphemeralPush) error {
 		u.args = append(u.args, payload)
 	}
 	if err := s.reserve(ctx, u.at.tenant, p.Tenant, int64(bytes)); err != nil {
+		// That the queue is full comes first, and it is the queue's owner who
+		// can do something about it.
+		if s.isFull(ctx, u.at, len(p.Payloads), bytes) {
+			return full(p.Queue)
+		}
 		return err
 	}
 	s.pushes.Add(u, laneOf(u.at.queue), len(p.Payloads), bytes)
 	// The payloads are slices of the request, so this waits for the end even if
 	// the caller has left. Redis' own time limits bound it.
 	if err := <-u.done; err != nil {
-		if mq.KindOf(err) == mq.KindOverloaded {
-			return &mq.Error{Kind: mq.KindOverloaded, Code: mq.CodeEphemeralFull, Message: fmt.Sprintf("queue %q is full, nothing was stored", p.Queue)}
+		if errors.Is(err, errFull) {
+			return full(p.Queue)
 		}
 		return err
 	}
@@ -50,7 +56,25 @@ func (s *Service) Push(ctx context.Context, p *mq.EphemeralPush) error {
 	return nil
 }
 
-var errFull = &mq.Error{Kind: mq.KindOverloaded, Code: mq.CodeEphemeralFull, Message: "the queue is full"}
+var errFull = errors.New("the queue is full")
+
+func full(queue string) error {
+	return &mq.Error{
+		Kind: mq.KindOverloaded, Code: mq.CodeEphemeralFull, Message: fmt.Sprintf("queue %q is full, nothing was stored", queue),
+	}
+}
+
+// isFull tells whether a queue that rejects has no room for a push.
+func (s *Service) isFull(ctx context.Context, at address, count, bytes int) bool {
+	l := s.declared.of(ctx, at.queue).limits
+	held, err := s.redis.HMGet(ctx, at.keys()[0], "n", "b").Result()
+	if err != nil || len(held) != 2 {
+		return false
+	}
+	tooLarge := int64(count) > l.MaxLength || int64(bytes) > l.MaxBytes
+	over := number(held[0])+int64(count) > l.MaxLength || number(held[1])+int64(bytes) > l.MaxBytes
+	return tooLarge || over && l.Policy == mq.EphemeralReject
+}
 
 // flushPushes stores gathered pushes: one script for each queue, all in one
 // trip.

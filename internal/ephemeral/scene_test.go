@@ -124,12 +124,13 @@ func (c *tally) of(reason string) int {
 
 // scene is an installation: one Redis, one store, some brokers' services.
 type scene struct {
-	t      *testing.T
-	store  *fakeStore
-	client redis.UniversalClient
-	cfg    ephemeral.Config
-	n      *tally
-	s      *ephemeral.Service // of the first broker
+	t         *testing.T
+	store     *fakeStore
+	client    redis.UniversalClient
+	cfg       ephemeral.Config
+	n         *tally
+	s         *ephemeral.Service // of the first broker
+	inProcess bool               // the small Redis, which is slow
 }
 
 // both runs a test on a real Redis and on the in-process one.
@@ -146,7 +147,9 @@ func both(t *testing.T, cfg ephemeral.Config, test func(c *scene)) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = r.Stop(context.Background()) })
-		test(newScene(t, dial(t, r.URL()), cfg))
+		c := newScene(t, dial(t, r.URL()), cfg)
+		c.inProcess = true
+		test(c)
 	})
 }
 

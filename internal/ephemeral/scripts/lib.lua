@@ -6,14 +6,16 @@
 --   p          partition -> incarnation of its ring
 --   r:<inc>    ring: p partition, q last sequence, o messages ever, d messages gone, y bytes ever, f bytes gone,
 --              h sequence of the oldest message (0: none), c:<group> cursor, k:<group> how many were before the cursor
---   s:<inc>    stream of the messages: id <sequence>-<ordinal>, field <bytes ever, this one included>:<salt>, value payload
+--   s:<inc>    stream of segments, each up to 16 messages of one push: id <first sequence>-<first ordinal>, then bytes
+--              ever before, <salt>:<how many>, the payloads, and an empty one to make it even
 --   h          rings that hold something, by the sequence of their oldest message
 --   g          groups, by the time of their last pop
 --   w:<group>  partitions that may have something for a group
 --   u:<inc>:<group>  tokens of what is delivered and not settled, by sequence
 --   b:<inc>:<group>  of those, the ones to be delivered again
---   a:<inc>:<group>  token -> deliveries, for those that came back
---   l          leases <inc>:<token>:<group>, by the time they end
+--   a:<inc>:<group>  token -> label, for those that came back: deliveries, and how many of them did not count
+--   e:<inc>:<group>  runs <first>:<last>:<label> that were leased together, by the first sequence
+--   l          the same runs of all rings, <inc>:<run>:<group>, by the time their lease ends
 --   k          group -> messages that were dropped before it got them
 --   x          version of the last deletion, for a while
 --
@@ -103,6 +105,20 @@ local function ringOf(part, create)
   return R
 end
 
+-- segment takes a stream's entry apart: the message i of it is payloads[i + 2], its sequence first + i - 1.
+local function segment(e)
+  local first, ord = string.match(e[1], '(%d+)-(%d+)')
+  local salt, n = string.match(e[2][2], '(%d+):(%d+)')
+  return {first = tonumber(first), ord = tonumber(ord), bytes = tonumber(e[2][1]), salt = salt, n = tonumber(n),
+          payloads = e[2]}
+end
+
+-- holding returns the segment that a sequence is in, or that it would be in.
+local function holding(R, seq)
+  local e = call('XREVRANGE', K .. 's:' .. R.inc, int(seq), '-', 'COUNT', 1)[1]
+  return e and segment(e)
+end
+
 -- cut removes what is below a sequence.
 local function cut(R, below)
   local messages, bytes = R.o - R.d, R.y - R.f
@@ -112,11 +128,16 @@ local function cut(R, below)
     call('ZREM', K .. 'h', R.inc)
     R.d, R.f, R.h = R.o, R.y, 0
   else
-    call('XTRIM', stream, 'MINID', int(below))
-    local e = call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
-    local seq, ord = string.match(e[1], '(%d+)-(%d+)')
-    R.h, R.d, R.f = tonumber(seq), ord - 1, string.match(e[2][1], '%d+') - #e[2][2]
-    call('ZADD', K .. 'h', seq, R.inc)
+    local S = holding(R, below)
+    if not S or below >= S.first + S.n then
+      S = segment(call('XRANGE', stream, int(below), '+', 'COUNT', 1)[1])
+      below = S.first
+    end
+    local gone = below - S.first
+    R.h, R.d, R.f = below, S.ord + gone - 1, S.bytes
+    for i = 1, gone do R.f = R.f + #S.payloads[i + 2] end
+    call('XTRIM', stream, 'MINID', int(S.first))
+    call('ZADD', K .. 'h', int(below), R.inc)
   end
   M.n = M.n - messages + (R.o - R.d)
   M.b = M.b - bytes + (R.y - R.f)
@@ -172,7 +193,6 @@ local function drop(R, below, reason)
       call('ZREM', K .. 'u:' .. id, token)
       call('ZREM', K .. 'b:' .. id, token)
       call('HDEL', K .. 'a:' .. id, token)
-      call('ZREM', K .. 'l', R.inc .. ':' .. token .. ':' .. name)
     end
   end
   local n = R.d - math.max(slowest, gone)
@@ -184,11 +204,18 @@ local function drop(R, below, reason)
   R.passed = true -- what comes next may have waited only for these
 end
 
+-- labelOf tells how often a message was delivered to a group, and how many deliveries were taken back. While a message is
+-- leased, its label is that of the run; so a run that is over cannot end a later lease.
+local function labelOf(id, token)
+  local label = call('HGET', K .. 'a:' .. id, token) or '1:0'
+  local times, undone = string.match(label, '(%d+):(%d+)')
+  return label, tonumber(times), tonumber(undone)
+end
+
 -- giveBack ends a lease: the message is delivered again or, when it was often enough, given up for the group.
 local function giveBack(R, token, group)
   local id = R.inc .. ':' .. group
-  local times = tonumber(call('HGET', K .. 'a:' .. id, token) or 1)
-  call('ZREM', K .. 'l', R.inc .. ':' .. token .. ':' .. group)
+  local label, times = labelOf(id, token)
   if times >= M.rl then
     call('ZREM', K .. 'u:' .. id, token)
     call('HDEL', K .. 'a:' .. id, token)
@@ -196,22 +223,43 @@ local function giveBack(R, token, group)
     R.passed = true
     return false
   end
-  call('ZADD', K .. 'b:' .. id, sequence(token), token)
-  call('HSET', K .. 'a:' .. id, token, times)
+  call('ZADD', K .. 'b:' .. id, int(sequence(token)), token)
+  call('HSET', K .. 'a:' .. id, token, label)
   call('ZADD', K .. 'w:' .. group, 0, R.part)
   ready = true
   return true
+end
+
+-- endRun gives back what is left of a run.
+local function endRun(member)
+  local inc, first, last, label, group = string.match(member, '^(%x+):(%d+):(%d+):(%d+:%d+):(.*)$')
+  local id = inc .. ':' .. group
+  call('ZREM', K .. 'l', member)
+  call('ZREM', K .. 'e:' .. id, first .. ':' .. last .. ':' .. label)
+  local R = ring(inc)
+  for _, token in ipairs(R and call('ZRANGEBYSCORE', K .. 'u:' .. id, first, last) or {}) do
+    if labelOf(id, token) == label and not call('ZSCORE', K .. 'b:' .. id, token) then giveBack(R, token, group) end
+  end
+end
+
+-- tidy forgets the runs of a group in which nothing is left.
+local function tidy(R, group)
+  local id = R.inc .. ':' .. group
+  local low = call('ZRANGE', K .. 'u:' .. id, 0, 0)[1]
+  local below = low and '(' .. int(sequence(low)) or '+inf'
+  for _, run in ipairs(call('ZRANGEBYSCORE', K .. 'e:' .. id, '-inf', below)) do
+    if not low or tonumber(string.match(run, ':(%d+):')) < sequence(low) then
+      call('ZREM', K .. 'e:' .. id, run)
+      call('ZREM', K .. 'l', R.inc .. ':' .. run .. ':' .. group)
+    end
+  end
 end
 
 -- settle does what has become due: leases that ended, messages that are too old. It leaves the rest to the next call
 -- when there is much, and says so.
 local function settle()
   local ended = call('ZRANGEBYSCORE', K .. 'l', '-inf', now, 'LIMIT', 0, 1000)
-  for _, member in ipairs(ended) do
-    local inc, token, group = string.match(member, '^(%x+):(%d+):(.*)$')
-    local R = ring(inc)
-    if R then giveBack(R, token, group) else call('ZREM', K .. 'l', member) end
-  end
+  for _, member in ipairs(ended) do endRun(member) end
   local old = {}
   if M.tt > 0 then
     local below = (now - M.tt * 1000) * 1024
@@ -275,10 +323,8 @@ local function answer(word) return {word, drops.db, drops.dt, drops.dr} end
 -- forget removes what is kept of a group in a ring.
 local function forget(R, group)
   local id = R.inc .. ':' .. group
-  for _, token in ipairs(call('ZRANGE', K .. 'u:' .. id, 0, -1)) do
-    call('ZREM', K .. 'l', R.inc .. ':' .. token .. ':' .. group)
-  end
-  call('DEL', K .. 'u:' .. id, K .. 'b:' .. id, K .. 'a:' .. id)
+  for _, run in ipairs(call('ZRANGE', K .. 'e:' .. id, 0, -1)) do call('ZREM', K .. 'l', R.inc .. ':' .. run .. ':' .. group) end
+  call('DEL', K .. 'u:' .. id, K .. 'b:' .. id, K .. 'a:' .. id, K .. 'e:' .. id)
 end
 
 -- destroy removes the queue with all that belongs to it.
@@ -286,7 +332,7 @@ local function destroy()
   for _, inc in ipairs(call('HVALS', K .. 'p')) do
     for _, name in ipairs(groups()) do
       local id = inc .. ':' .. name
-      call('DEL', K .. 'u:' .. id, K .. 'b:' .. id, K .. 'a:' .. id)
+      call('DEL', K .. 'u:' .. id, K .. 'b:' .. id, K .. 'a:' .. id, K .. 'e:' .. id)
     end
     call('DEL', K .. 'r:' .. inc, K .. 's:' .. inc)
   end

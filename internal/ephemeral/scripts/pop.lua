@@ -2,7 +2,8 @@
 -- 18 lease or commit, 19 whether a caller that gets nothing is going to wait, 20 how many messages the first one would
 -- rather wait for (0: any), then how many messages each of them wants.
 -- Answers: ms until something may become due by itself (-1: not known), how many are there if that was not enough,
--- then for each caller how many it gets and those: partition, incarnation, token, deliveries, payload.
+-- then for each caller how many it gets and those: token, deliveries, payload; where another ring begins, the partition
+-- and 0 and the incarnation come before.
 freely()
 if open(true) == nil then return answer('redeclare') end
 settle()
@@ -32,60 +33,87 @@ local function available(R)
   return R.o - math.max(passed, R.d) + call('ZCARD', K .. 'b:' .. R.inc .. ':' .. group)
 end
 
+local shown -- the ring whose messages we are listing
+
 local function give(R, token, times, payload)
   local n = #out
-  out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5] = R.part, R.inc, token, times, payload
+  if shown ~= R then
+    out[n + 1], out[n + 2], out[n + 3] = R.part, 0, R.inc
+    shown, n = R, n + 3
+  end
+  out[n + 1], out[n + 2], out[n + 3] = token, times, payload
   want, budget = want - 1, budget - #payload
 end
 
 local function more() return want > 0 and budget > 0 end
+
+-- lease notes that messages of a ring, from one sequence to another, were delivered together.
+local function lease(R, first, last, label)
+  local run = int(first) .. ':' .. int(last) .. ':' .. label
+  call('ZADD', K .. 'e:' .. R.inc .. ':' .. group, int(first), run)
+  call('ZADD', K .. 'l', deadline, R.inc .. ':' .. run .. ':' .. group)
+end
 
 -- again delivers what came back, in its old order.
 local function again(R)
   local id = R.inc .. ':' .. group
   for _, token in ipairs(call('ZRANGE', K .. 'b:' .. id, 0, want - 1)) do
     if not more() then return end
-    local e = call('XRANGE', K .. 's:' .. R.inc, int(sequence(token)), int(sequence(token)))[1]
-    local times = call('HINCRBY', K .. 'a:' .. id, token, 1)
+    local seq = sequence(token)
+    local S = holding(R, seq)
+    local _, times, undone = labelOf(id, token)
     call('ZREM', K .. 'b:' .. id, token)
     if leased then
-      call('ZADD', K .. 'l', deadline, R.inc .. ':' .. token .. ':' .. group)
+      local label = times + 1 .. ':' .. undone
+      call('HSET', K .. 'a:' .. id, token, label)
+      lease(R, seq, seq, label)
     else
       call('ZREM', K .. 'u:' .. id, token)
       call('HDEL', K .. 'a:' .. id, token)
       R.passed = true
     end
-    give(R, token, times, e[2][2])
+    give(R, token, times + 1, S.payloads[seq - S.first + 3])
   end
 end
 
--- fresh delivers what the group has not seen.
+-- upcoming reads segments from the one on that holds what the group has not seen.
+local function upcoming(R, at, passed)
+  local entries = call('XRANGE', K .. 's:' .. R.inc, int(at + 1), '+', 'COUNT', math.min(math.ceil(want / 8), 100))
+  local next = entries[1] and segment(entries[1])
+  if next and next.ord == passed + 1 then return entries end
+  -- The group stands within a segment.
+  return call('XREVRANGE', K .. 's:' .. R.inc, int(math.max(at + 1, R.h)), '-', 'COUNT', 1)
+end
+
+-- fresh delivers what the group has not seen, and says whether that is all of it.
 local function fresh(R)
   local at, passed, new = cursorOf(R)
-  if new then call('HSET', K .. 'r:' .. R.inc, 'c:' .. group, 0, 'k:' .. group, int(R.d)) end
-  while more() and passed < R.o do
-    local entries = call('XRANGE', K .. 's:' .. R.inc, int(at + 1), '+', 'COUNT', math.min(want, 200))
-    if #entries == 0 then break end
-    local unsettled, leases = {}, {}
-    for _, e in ipairs(entries) do
-      if not more() then break end
-      local seq, ord = string.match(e[1], '(%d+)-(%d+)')
-      at, passed = tonumber(seq), tonumber(ord)
-      local token = seq .. string.sub(e[2][1], -SALT)
-      if leased then
-        local i = #leases
-        unsettled[i + 1], unsettled[i + 2] = seq, token
-        leases[i + 1], leases[i + 2] = deadline, R.inc .. ':' .. token .. ':' .. group
+  passed = math.max(passed, R.d)
+  local unsettled, first, moved = {}, 0, new
+  local before = -1
+  while more() and passed < R.o and passed > before do
+    before = passed
+    for _, e in ipairs(upcoming(R, at, passed)) do
+      local S = segment(e)
+      for i = passed - S.ord + 2, S.n do
+        if not more() then break end
+        at, passed, moved = S.first + i - 1, S.ord + i - 1, true
+        local token = int(at) .. S.salt
+        if leased then
+          if first == 0 then first = at end
+          local n = #unsettled
+          unsettled[n + 1], unsettled[n + 2] = int(at), token
+        end
+        give(R, token, 1, S.payloads[i + 2])
       end
-      give(R, token, 1, e[2][2])
     end
-    if leased then
-      call('ZADD', K .. 'u:' .. R.inc .. ':' .. group, unpack(unsettled))
-      call('ZADD', K .. 'l', unpack(leases))
-    end
-    call('HSET', K .. 'r:' .. R.inc, 'c:' .. group, int(at), 'k:' .. group, int(passed))
   end
-  if not leased then R.passed = true end
+  for from = 1, #unsettled, 1000 do
+    call('ZADD', K .. 'u:' .. R.inc .. ':' .. group, unpack(unsettled, from, math.min(from + 999, #unsettled)))
+  end
+  if first > 0 then lease(R, first, at, '1:0') end
+  if moved then call('HSET', K .. 'r:' .. R.inc, 'c:' .. group, int(at), 'k:' .. group, int(passed)) end
+  if not leased and moved then R.passed = true end
   return passed >= R.o
 end
 
@@ -123,7 +151,7 @@ end
 local found, hungry = false, false
 for i = 21, #ARGV do
   local head = #out + 1
-  out[head], want, budget = 0, tonumber(ARGV[i]), tonumber(ARGV[17])
+  out[head], want, budget, shown = 0, tonumber(ARGV[i]), tonumber(ARGV[17]), nil
   if take and not hungry then
     each(function(R)
       again(R)
@@ -131,7 +159,7 @@ for i = 21, #ARGV do
       return not drained, not more()
     end)
   end
-  out[head] = (#out - head) / 5
+  out[head] = (#out - head) / 3
   if out[head] > 0 then found = true else hungry = true end
 end
 

@@ -3,7 +3,8 @@
 if open(true) == nil then return answer('redeclare') end
 settle()
 
-local salt = ':' .. ARGV[15]
+local salt = ARGV[15] .. ':'
+local SEGMENT = 16 -- messages: a pop of one reads a whole segment
 local touched = {}
 
 -- makeRoom drops the oldest messages of a partition until a push fits, if that helps.
@@ -12,12 +13,14 @@ local function makeRoom(part, overCount, overBytes)
   if not R or R.o - R.d < overCount or R.y - R.f < overBytes then return false end
   local below, from = nil, '-'
   while not below do
-    for _, e in ipairs(call('XRANGE', K .. 's:' .. R.inc, from, '+', 'COUNT', 100)) do
-      local seq, ord = string.match(e[1], '(%d+)-(%d+)')
+    for _, e in ipairs(call('XRANGE', K .. 's:' .. R.inc, from, '+', 'COUNT', 20)) do
+      local S = segment(e)
       from = '(' .. e[1]
-      if ord - R.d >= overCount and string.match(e[2][1], '%d+') - R.f >= overBytes then
-        below = seq + 1
-        break
+      for i = 1, S.n do
+        if S.first + i - 1 >= R.h and not below then
+          overCount, overBytes = overCount - 1, overBytes - #S.payloads[i + 2]
+          if overCount <= 0 and overBytes <= 0 then below = S.first + i end
+        end
       end
     end
   end
@@ -32,10 +35,21 @@ local function append(part, first, last, bytes)
     R.h = seq
     call('ZADD', K .. 'h', int(seq), R.inc)
   end
-  for i = first, last do
-    R.o, R.y, R.q = R.o + 1, R.y + #ARGV[i], seq
-    call('XADD', stream, int(seq) .. '-' .. int(R.o), int(R.y) .. salt, ARGV[i])
-    seq = seq + 1
+  for from = first, last, SEGMENT do
+    local to = math.min(from + SEGMENT - 1, last)
+    local n, id, before = to - from + 1, int(seq) .. '-' .. int(R.o + 1), int(R.y)
+    for i = from, to do R.y = R.y + #ARGV[i] end
+    if n % 2 == 0 then
+      call('XADD', stream, id, before, salt .. n, unpack(ARGV, from, to))
+    elseif n == 1 then
+      call('XADD', stream, id, before, salt .. n, ARGV[from], '')
+    else
+      local list = {unpack(ARGV, from, to)}
+      list[n + 1] = ''
+      call('XADD', stream, id, before, salt .. n, unpack(list))
+    end
+    R.o, seq = R.o + n, seq + n
+    R.q = seq - 1
   end
   R.dirty = true
   M.n, M.b = M.n + last - first + 1, M.b + bytes
