@@ -92,6 +92,7 @@ func runScale(ctx context.Context, c *scaleConfig, errOut io.Writer) (*scaleRepo
 	s.rep.After = rec.readSizes(context.WithoutCancel(ctx))
 	rec.stop()
 	s.rep.finish(rec)
+	s.rep.Complete = err == nil
 	for _, b := range s.benches {
 		if err := b.cleanup(ctx); err != nil {
 			_, _ = fmt.Fprintln(errOut, "loadtest: clean up:", err)
@@ -218,6 +219,9 @@ func (s *scaleRun) measure(ctx context.Context, name string, b *bench, length ti
 	p, err := s.phase(ctx, name, b)
 	if err != nil {
 		return nil, err
+	}
+	if ctx.Err() != nil {
+		return p, errInterrupted
 	}
 	if p.Steady = steadyOf(&from, &to); p.Steady.Seconds < length.Seconds()/2 {
 		return p, fmt.Errorf("%s: %w", name, errNoWindow)

@@ -137,6 +137,14 @@ func TestScaleOverABroker(t *testing.T) {
 			}
 		}
 	})
+	t.Run("backlog on a full disk", func(t *testing.T) {
+		args := append([]string{"backlog", "--size", "2000000", "--disk-reserve", "1000000000000000000"}, flags...)
+		rep, _, out := scaleAgainst(t, exitOK, args...)
+		pushed := rep.Phases[2].Checks.Pushed
+		if pushed == 0 || pushed >= 2000000 || rep.Phases[3].Checks.Groups[0].Delivered != pushed || !strings.Contains(out, "of the disk are free") {
+			t.Errorf("%d pushed\n%s", pushed, out)
+		}
+	})
 	t.Run("snapshot gone", func(t *testing.T) { snapshotThatIsGone(t, database) })
 	t.Run("retention", func(t *testing.T) {
 		args := append([]string{"retention", "--rate", "1000", "--window", "1s"}, flags...)

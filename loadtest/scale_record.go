@@ -72,6 +72,9 @@ const (
 // shortestSample is over how long a rate means anything.
 const shortestSample = 100 * time.Millisecond
 
+// longestRest is how far apart samples may get that take long.
+const longestRest = 15 * time.Second
+
 var errDiskLow = errors.New("little disk space left")
 
 func newRecorder(ctx context.Context, c *scaleConfig, progress io.Writer) (*recorder, error) {
@@ -120,7 +123,7 @@ func (r *recorder) every(rest int, sample func(ctx context.Context)) {
 			case began := <-next.C:
 				sample(ctx)
 				took := time.Since(began)
-				next.Reset(max(time.Second-took, time.Duration(rest)*took, 10*time.Millisecond))
+				next.Reset(max(time.Second-took, min(time.Duration(rest)*took, longestRest), 10*time.Millisecond))
 			}
 		}
 	})

@@ -29,7 +29,8 @@ type scaleReport struct {
 	Notes    []string      `json:"notes,omitempty"`
 	Bands    []band        `json:"bands"`
 	Series   []*series     `json:"series"`
-	OK       bool          `json:"ok"`
+	Complete bool          `json:"complete"`
+	OK       bool          `json:"ok"` // of the phases there are
 }
 
 // scalePhase is one phase: what a plain run reports, and what is measured of it.
@@ -221,10 +222,13 @@ func (r *scaleReport) print(w io.Writer) {
 	for _, note := range r.Notes {
 		p("note: %s", note)
 	}
-	if r.OK {
-		p("\nOK: nothing lost, doubled or out of order")
-	} else {
+	switch {
+	case !r.OK:
 		p("\nFAILED")
+	case !r.Complete:
+		p("\nENDED EARLY, nothing lost, doubled or out of order until then")
+	default:
+		p("\nOK: nothing lost, doubled or out of order")
 	}
 }
 

@@ -21,6 +21,7 @@ func scenarios() []*scenario {
 			defaults: func(c *scaleConfig) {
 				c.size = 10_000
 				c.run.producers, c.run.wait, c.maxLag = 16, 30*time.Second, 20_000
+				c.warmUp = 30 * time.Second // for all consumers to connect and ask
 			},
 			run: (*scaleRun).queues,
 		},

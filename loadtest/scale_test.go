@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -12,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // scaleAgainst runs the program and returns its report, the plots and what it printed. Tests that call it keep the
@@ -285,5 +288,29 @@ func TestMedian(t *testing.T) {
 		if got := median(c.v); got != c.want {
 			t.Errorf("%v: %g, want %g", c.v, got, c.want)
 		}
+	}
+}
+
+// An interrupt ends the run and leaves the report of what there was.
+func TestScaleInterrupted(t *testing.T) {
+	f, url := startFake(t)
+	c, err := parseScaleFlags([]string{"groups", "--size", "3", "--duration", "20s", "--warm-up", "100ms", "--quiet", "--url", url}, t.Output())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	rep, err := runScale(ctx, c, t.Output())
+	if !errors.Is(err, errInterrupted) || rep == nil || rep.Complete || !rep.OK || len(rep.Phases) != 1 {
+		t.Fatalf("%v, report %+v", err, rep)
+	}
+	var out bytes.Buffer
+	if rep.print(&out); !strings.Contains(out.String(), "ENDED EARLY") {
+		t.Errorf("printed\n%s", &out)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.deleted) != 2 {
+		t.Errorf("deleted %v, want both queues gone", f.deleted)
 	}
 }
