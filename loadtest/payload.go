@@ -18,6 +18,9 @@ type payloads struct {
 	lines  [][]byte
 }
 
+// fillerBytes is how much padding there is to cut from.
+const fillerBytes = 4 << 20
+
 // maxLine bounds one line of --data.
 const maxLine = 16 << 20
 
@@ -30,7 +33,8 @@ func newPayloads(run int64, size int, file string) (*payloads, error) {
 	}
 	// Random text: a run of one letter would be compressed away by the storage and flatter it.
 	const letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-"
-	p.filler = make([]byte, size+64<<10)
+	// So would text that comes twice in a run of messages stored together: there is much more than those hold.
+	p.filler = make([]byte, size+fillerBytes)
 	for i := range p.filler {
 		p.filler[i] = letters[rand.IntN(len(letters))]
 	}
