@@ -18,9 +18,9 @@ var sources embed.FS
 
 // Scripts of one queue begin with the library; the other two know no queue.
 var (
-	pushScript      = queueScript("push")
+	pushScript      = queueScript("push", "join")
 	popScript       = queueScript("pop")
-	ackScript       = queueScript("ack")
+	ackScript       = queueScript("ack", "join")
 	sweepScript     = queueScript("sweep")
 	configureScript = queueScript("configure")
 	resetScript     = queueScript("reset")
@@ -30,7 +30,13 @@ var (
 	dueScript       = redis.NewScript(source("due"))
 )
 
-func queueScript(name string) *redis.Script { return redis.NewScript(source("lib") + source(name)) }
+func queueScript(name string, also ...string) *redis.Script {
+	text := ""
+	for _, part := range append([]string{"lib", "lease", "rare"}, append(also, name)...) {
+		text += source(part) + "\n"
+	}
+	return redis.NewScript(text)
+}
 
 func source(name string) string {
 	text, err := sources.ReadFile("scripts/" + name + ".lua")

@@ -50,7 +50,7 @@ local function undo(list, token)
   local R = ring(list.inc)
   local _, times, undone = labelOf(list.id, token)
   call('HSET', K .. 'a:' .. list.id, token, times - 1 .. ':' .. undone + 1)
-  call('ZADD', K .. 'b:' .. list.id, int(sequence(token)), token)
+  call('ZADD', K .. 'b:' .. list.id, sequence(token), token)
   call('ZADD', K .. 'w:' .. list.group, 0, R.part)
   ready = true
 end
@@ -59,7 +59,7 @@ local function decide(list, token, verdict)
   if not list then return 's' end
   if not list.live[token] then return 'u' end
   list.live[token] = false
-  if verdict == '0' then return giveBack(ring(list.inc), token, list.group) and 'r' or 'a' end
+  if verdict == '0' then return seldom().giveBack(ring(list.inc), token, list.group) and 'r' or 'a' end
   if verdict == '2' then
     undo(list, token)
     return 'r'

@@ -115,7 +115,7 @@ end
 
 -- holding returns the segment that a sequence is in, or that it would be in.
 local function holding(R, seq)
-  local e = call('XREVRANGE', K .. 's:' .. R.inc, int(seq), '-', 'COUNT', 1)[1]
+  local e = call('XREVRANGE', K .. 's:' .. R.inc, seq, '-', 'COUNT', 1)[1]
   return e and segment(e)
 end
 
@@ -130,14 +130,14 @@ local function cut(R, below)
   else
     local S = holding(R, below)
     if not S or below >= S.first + S.n then
-      S = segment(call('XRANGE', stream, int(below), '+', 'COUNT', 1)[1])
+      S = segment(call('XRANGE', stream, below, '+', 'COUNT', 1)[1])
       below = S.first
     end
     local gone = below - S.first
     R.h, R.d, R.f = below, S.ord + gone - 1, S.bytes
     for i = 1, gone do R.f = R.f + #S.payloads[i + 2] end
-    call('XTRIM', stream, 'MINID', int(S.first))
-    call('ZADD', K .. 'h', int(below), R.inc)
+    call('XTRIM', stream, 'MINID', S.first)
+    call('ZADD', K .. 'h', below, R.inc)
   end
   M.n = M.n - messages + (R.o - R.d)
   M.b = M.b - bytes + (R.y - R.f)
@@ -174,105 +174,15 @@ local function trim(R)
   cut(R, low)
 end
 
--- drop removes what is below a sequence though somebody is owed it, and counts that.
-local function drop(R, below, reason)
-  local gone, names = R.d, groups()
-  local at, passed = cursors(R, 'c:'), cursors(R, 'k:')
-  cut(R, below)
-  local slowest, reached, owed = R.d, 0, {}
-  for i, name in ipairs(names) do
-    local k = math.max(tonumber(passed[i] or gone), gone)
-    if k < slowest then slowest, reached = k, tonumber(at[i] or 0) end
-    if k < R.d then
-      call('HSET', K .. 'r:' .. R.inc, 'c:' .. name, int(below - 1), 'k:' .. name, int(R.d))
-      call('HINCRBY', K .. 'k', name, int(R.d - k))
-    end
-    local id = R.inc .. ':' .. name
-    for _, token in ipairs(call('ZRANGEBYSCORE', K .. 'u:' .. id, '-inf', '(' .. int(below))) do
-      owed[token] = true
-      call('ZREM', K .. 'u:' .. id, token)
-      call('ZREM', K .. 'b:' .. id, token)
-      call('HDEL', K .. 'a:' .. id, token)
-    end
-  end
-  local n = R.d - math.max(slowest, gone)
-  if #names == 0 then n = R.d - gone end
-  for token in pairs(owed) do
-    if slowest == R.d or sequence(token) <= reached then n = n + 1 end
-  end
-  drops[reason] = drops[reason] + n
-  R.passed = true -- what comes next may have waited only for these
-end
-
--- labelOf tells how often a message was delivered to a group, and how many deliveries were taken back. While a message is
--- leased, its label is that of the run; so a run that is over cannot end a later lease.
-local function labelOf(id, token)
-  local label = call('HGET', K .. 'a:' .. id, token) or '1:0'
-  local times, undone = string.match(label, '(%d+):(%d+)')
-  return label, tonumber(times), tonumber(undone)
-end
-
--- giveBack ends a lease: the message is delivered again or, when it was often enough, given up for the group.
-local function giveBack(R, token, group)
-  local id = R.inc .. ':' .. group
-  local label, times = labelOf(id, token)
-  if times >= M.rl then
-    call('ZREM', K .. 'u:' .. id, token)
-    call('HDEL', K .. 'a:' .. id, token)
-    drops.dr = drops.dr + 1
-    R.passed = true
-    return false
-  end
-  call('ZADD', K .. 'b:' .. id, int(sequence(token)), token)
-  call('HSET', K .. 'a:' .. id, token, label)
-  call('ZADD', K .. 'w:' .. group, 0, R.part)
-  ready = true
-  return true
-end
-
--- endRun gives back what is left of a run.
-local function endRun(member)
-  local inc, first, last, label, group = string.match(member, '^(%x+):(%d+):(%d+):(%d+:%d+):(.*)$')
-  local id = inc .. ':' .. group
-  call('ZREM', K .. 'l', member)
-  call('ZREM', K .. 'e:' .. id, first .. ':' .. last .. ':' .. label)
-  local R = ring(inc)
-  for _, token in ipairs(R and call('ZRANGEBYSCORE', K .. 'u:' .. id, first, last) or {}) do
-    if labelOf(id, token) == label and not call('ZSCORE', K .. 'b:' .. id, token) then giveBack(R, token, group) end
-  end
-end
-
--- tidy forgets the runs of a group in which nothing is left.
-local function tidy(R, group)
-  local id = R.inc .. ':' .. group
-  local low = call('ZRANGE', K .. 'u:' .. id, 0, 0)[1]
-  local below = low and '(' .. int(sequence(low)) or '+inf'
-  for _, run in ipairs(call('ZRANGEBYSCORE', K .. 'e:' .. id, '-inf', below)) do
-    if not low or tonumber(string.match(run, ':(%d+):')) < sequence(low) then
-      call('ZREM', K .. 'e:' .. id, run)
-      call('ZREM', K .. 'l', R.inc .. ':' .. run .. ':' .. group)
-    end
-  end
-end
+local seldom -- rare.lua
 
 -- settle does what has become due: leases that ended, messages that are too old. It leaves the rest to the next call
 -- when there is much, and says so.
 local function settle()
-  local ended = call('ZRANGEBYSCORE', K .. 'l', '-inf', now, 'LIMIT', 0, 1000)
-  for _, member in ipairs(ended) do endRun(member) end
-  local old = {}
-  if M.tt > 0 then
-    local below = (now - M.tt * 1000) * 1024
-    old = call('ZRANGEBYSCORE', K .. 'h', '-inf', '(' .. int(below), 'LIMIT', 0, 100)
-    for _, inc in ipairs(old) do drop(ring(inc), below, 'dt') end
-  end
-  for _, R in pairs(rings) do
-    if R.passed then
-      R.passed = nil
-      trim(R)
-    end
-  end
-  return #ended == 1000 or #old == 100
+  local ended = call('ZRANGE', K .. 'l', 0, 0, 'WITHSCORES')[2]
+  local old = M.tt > 0 and call('ZRANGE', K .. 'h', 0, 0, 'WITHSCORES')[2]
+  if ended and tonumber(ended) <= now or old and tonumber(old) < (now - M.tt * 1000) * 1024 then return seldom().settle() end
+  return false
 end
 
 -- soon makes the sweep look no later than at an instant.
@@ -282,7 +192,7 @@ end
 
 -- count changes a number of the bucket. One that is zero takes no room.
 local function count(field, n)
-  if call('HINCRBY', KEYS[3], field, int(n)) == 0 then call('HDEL', KEYS[3], field) end
+  if call('HINCRBY', KEYS[3], field, n) == 0 then call('HDEL', KEYS[3], field) end
 end
 
 -- close writes what has changed and wakes those who wait.
@@ -290,8 +200,8 @@ local function close(touched)
   for _, R in pairs(rings) do
     if R.passed then trim(R) end
     if R.dirty then
-      call('HSET', K .. 'r:' .. R.inc, 'p', R.part, 'q', int(R.q), 'o', int(R.o), 'd', int(R.d), 'y', int(R.y),
-        'f', int(R.f), 'h', int(R.h))
+      call('HSET', K .. 'r:' .. R.inc, 'p', R.part, 'q', R.q, 'o', R.o, 'd', R.d, 'y', R.y,
+        'f', R.f, 'h', R.h)
     end
   end
   if not before then
@@ -301,9 +211,9 @@ local function close(touched)
   -- A queue that nobody declared is removed some time after it became empty.
   if M.n == 0 and M.dv == 0 or M.du == 0 then soon(now + tonumber(ARGV[12])) end
   if M.b ~= before then count(TENANT, M.b - before) end
-  if M.moved then call('ZADD', KEYS[2], int(M.du), QUEUE) end
+  if M.moved then call('ZADD', KEYS[2], M.du, QUEUE) end
   for reason, n in pairs(drops) do
-    if n > 0 then call('HINCRBY', KEYS[1], reason, int(n)) end
+    if n > 0 then call('HINCRBY', KEYS[1], reason, n) end
   end
   if ready and M.wt == 1 then
     call('PUBLISH', ARGV[13], QUEUE)
@@ -311,46 +221,14 @@ local function close(touched)
   end
   if touched then M.tc = now end
   if not stored then
-    call('HSET', KEYS[1], 'dv', int(M.dv), 'mb', int(M.mb), 'ml', int(M.ml), 'po', int(M.po), 'tt', int(M.tt),
-      'ls', int(M.ls), 'rl', int(M.rl), 'wm', int(M.wm), 'wc', int(M.wc))
+    call('HSET', KEYS[1], 'dv', M.dv, 'mb', M.mb, 'ml', M.ml, 'po', M.po, 'tt', M.tt,
+      'ls', M.ls, 'rl', M.rl, 'wm', M.wm, 'wc', M.wc)
   end
-  call('HSET', KEYS[1], 'n', int(M.n), 'b', int(M.b), 'wt', M.wt, 'du', int(M.du), 'tc', int(M.tc))
+  call('HSET', KEYS[1], 'n', M.n, 'b', M.b, 'wt', M.wt, 'du', M.du, 'tc', M.tc)
 end
 
 -- answer begins with how it went and what was dropped on the way.
 local function answer(word) return {word, drops.db, drops.dt, drops.dr} end
-
--- forget removes what is kept of a group in a ring.
-local function forget(R, group)
-  local id = R.inc .. ':' .. group
-  for _, run in ipairs(call('ZRANGE', K .. 'e:' .. id, 0, -1)) do call('ZREM', K .. 'l', R.inc .. ':' .. run .. ':' .. group) end
-  call('DEL', K .. 'u:' .. id, K .. 'b:' .. id, K .. 'a:' .. id, K .. 'e:' .. id)
-end
-
--- destroy removes the queue with all that belongs to it.
-local function destroy()
-  for _, inc in ipairs(call('HVALS', K .. 'p')) do
-    for _, name in ipairs(groups()) do
-      local id = inc .. ':' .. name
-      call('DEL', K .. 'u:' .. id, K .. 'b:' .. id, K .. 'a:' .. id, K .. 'e:' .. id)
-    end
-    call('DEL', K .. 'r:' .. inc, K .. 's:' .. inc)
-  end
-  for _, name in ipairs(groups()) do call('DEL', K .. 'w:' .. name) end
-  call('DEL', KEYS[1], K .. 'p', K .. 'h', K .. 'g', K .. 'l', K .. 'k')
-  call('ZREM', KEYS[2], QUEUE)
-  count(TENANT .. ':n', -1)
-  if before ~= 0 then count(TENANT, -before) end
-end
-
--- join puts letters together, in pieces that fit the stack.
-local function join(letters)
-  local pieces = {}
-  for from = 1, #letters, 100 do
-    pieces[#pieces + 1] = table.concat(letters, '', from, math.min(from + 99, #letters))
-  end
-  return table.concat(pieces)
-end
 
 -- freely lets a script run that a server without memory left would refuse: the ones that give memory back. Nothing is
 -- refused after a first write, and this one needs no memory.

@@ -50,7 +50,7 @@ local function more() return want > 0 and budget > 0 end
 -- lease notes that messages of a ring, from one sequence to another, were delivered together.
 local function lease(R, first, last, label)
   local run = int(first) .. ':' .. int(last) .. ':' .. label
-  call('ZADD', K .. 'e:' .. R.inc .. ':' .. group, int(first), run)
+  call('ZADD', K .. 'e:' .. R.inc .. ':' .. group, first, run)
   call('ZADD', K .. 'l', deadline, R.inc .. ':' .. run .. ':' .. group)
 end
 
@@ -78,11 +78,11 @@ end
 
 -- upcoming reads segments from the one on that holds what the group has not seen.
 local function upcoming(R, at, passed)
-  local entries = call('XRANGE', K .. 's:' .. R.inc, int(at + 1), '+', 'COUNT', math.min(math.ceil(want / 8), 100))
+  local entries = call('XRANGE', K .. 's:' .. R.inc, at + 1, '+', 'COUNT', math.min(math.ceil(want / 8), 100))
   local next = entries[1] and segment(entries[1])
   if next and next.ord == passed + 1 then return entries end
   -- The group stands within a segment.
-  return call('XREVRANGE', K .. 's:' .. R.inc, int(math.max(at + 1, R.h)), '-', 'COUNT', 1)
+  return call('XREVRANGE', K .. 's:' .. R.inc, math.max(at + 1, R.h), '-', 'COUNT', 1)
 end
 
 -- fresh delivers what the group has not seen, and says whether that is all of it.
@@ -112,7 +112,7 @@ local function fresh(R)
     call('ZADD', K .. 'u:' .. R.inc .. ':' .. group, unpack(unsettled, from, math.min(from + 999, #unsettled)))
   end
   if first > 0 then lease(R, first, at, '1:0') end
-  if moved then call('HSET', K .. 'r:' .. R.inc, 'c:' .. group, int(at), 'k:' .. group, int(passed)) end
+  if moved then call('HSET', K .. 'r:' .. R.inc, 'c:' .. group, at, 'k:' .. group, passed) end
   if not leased and moved then R.passed = true end
   return passed >= R.o
 end

@@ -24,7 +24,7 @@ local function makeRoom(part, overCount, overBytes)
       end
     end
   end
-  drop(R, below, 'db')
+  seldom().drop(R, below, 'db')
   return true
 end
 
@@ -33,7 +33,7 @@ local function append(part, first, last, bytes)
   local stream, seq = K .. 's:' .. R.inc, math.max(R.q + 1, now * 1024)
   if R.o == R.d then
     R.h = seq
-    call('ZADD', K .. 'h', int(seq), R.inc)
+    call('ZADD', K .. 'h', seq, R.inc)
   end
   for from = first, last, SEGMENT do
     local to = math.min(from + SEGMENT - 1, last)

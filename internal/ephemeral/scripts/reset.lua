@@ -8,8 +8,8 @@ out[5] = M.n
 for _, inc in ipairs(call('HVALS', K .. 'p')) do
   local R = ring(inc)
   for _, name in ipairs(groups()) do
-    forget(R, name)
-    call('HSET', K .. 'r:' .. inc, 'c:' .. name, int(R.q), 'k:' .. name, int(R.o))
+    seldom().forget(R, name)
+    call('HSET', K .. 'r:' .. inc, 'c:' .. name, R.q, 'k:' .. name, R.o)
   end
   if R.o > R.d then cut(R, R.q + 1) end
 end

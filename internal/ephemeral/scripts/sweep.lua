@@ -16,7 +16,7 @@ if M.dv == 0 then
   if M.n == 0 and age >= idle or M.n > 0 and age >= unread then
     -- Nobody ever came for them: they got too old.
     drops.dt = drops.dt + M.n
-    destroy()
+    seldom().destroy()
     return answer('gone')
   end
   patience = math.max(10 * M.ls * 1000, idle)
@@ -24,10 +24,10 @@ end
 
 local forgotten = 0
 if patience > 0 then
-  for _, name in ipairs(call('ZRANGEBYSCORE', K .. 'g', '-inf', int(now - patience))) do
+  for _, name in ipairs(call('ZRANGEBYSCORE', K .. 'g', '-inf', now - patience)) do
     for _, inc in ipairs(call('HVALS', K .. 'p')) do
       local R = ring(inc)
-      forget(R, name)
+      seldom().forget(R, name)
       call('HDEL', K .. 'r:' .. inc, 'c:' .. name, 'k:' .. name)
       R.passed = true
     end
@@ -46,7 +46,7 @@ for i = 1, #page[2], 2 do
   local part, R = page[2][i], ring(page[2][i + 1])
   if R.o == R.d and R.q < tired and not R.passed then
     for _, name in ipairs(groups()) do
-      forget(R, name)
+      seldom().forget(R, name)
       call('ZREM', K .. 'w:' .. name, part)
     end
     call('DEL', K .. 'r:' .. R.inc)
