@@ -111,17 +111,18 @@ func TestLive(t *testing.T) {
 		name string
 		lie  lie
 		want history.Guarantee // empty: no violation
+		more []string
 	}{
-		{"an honest proxy", lie{}, ""},
-		{"a proxy that loses answers", lie{after: loseAnswer}, ""},
-		{"acks are confirmed and not carried out", lie{before: swallowAck}, history.Cursor},
-		{"pushes are confirmed and not stored", lie{before: swallowPush}, history.NoLoss},
-		{"messages are dropped on their way out", lie{after: dropFirst}, history.NoLoss},
-		{"leases are shorter than granted", lie{change: shortLease}, history.Exclusive},
-		{"committed transactions are called refused", lie{after: denyCommit}, history.Effect},
-		{"timers fire at once", lie{change: rushTimers}, history.Timer},
-		{"payloads are altered", lie{after: alterPayload}, history.NoInvention},
-		{"counters are misread", lie{after: misreadCounter}, history.Linear},
+		{"an honest proxy", lie{}, "", nil},
+		{"a proxy that loses answers", lie{after: loseAnswer}, "", nil},
+		{"acks are confirmed and not carried out", lie{before: swallowAck}, history.Cursor, nil},
+		{"pushes are confirmed and not stored", lie{before: swallowPush}, history.NoLoss, nil},
+		{"messages are dropped on their way out", lie{after: dropFirst}, history.NoLoss, nil},
+		{"leases are shorter than granted", lie{change: shortLease}, history.Exclusive, []string{"--duration", "10s"}},
+		{"committed transactions are called refused", lie{after: denyCommit}, history.Effect, nil},
+		{"timers fire at once", lie{change: rushTimers}, history.Timer, nil},
+		{"payloads are altered", lie{after: alterPayload}, history.NoInvention, nil},
+		{"counters are misread", lie{after: misreadCounter}, history.Linear, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -129,10 +130,10 @@ func TestLive(t *testing.T) {
 			defer proxy.Close()
 			var out strings.Builder
 			summary := filepath.Join(t.TempDir(), "summary.json")
-			code := Main([]string{
+			code := Main(append([]string{
 				"--url", proxy.URL, "--seed", "5", "--duration", "5s", "--partitions", "4", "--consumers", "2", "--rate", "60",
-				"--lease", "2s", "--drain-timeout", "40s", "--quiet", "--json", summary,
-			}, &out, &out)
+				"--lease", "2s", "--drain-timeout", "90s", "--quiet", "--json", summary,
+			}, c.more...), &out, &out)
 			text, err := os.ReadFile(summary)
 			if err != nil {
 				t.Fatalf("exit %d, %v\n%s", code, err, out.String())
