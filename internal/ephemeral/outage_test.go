@@ -201,13 +201,13 @@ func TestEphemeral_R6_OutOfMemory(t *testing.T) {
 	stored, refused := 0, 0
 	for i := 0; refused < 10 && i < 20_000; i++ {
 		batch := []string{fmt.Sprintf(`"%d %s"`, i, strings.Repeat("x", 300)), fmt.Sprintf(`"%d %s"`, i, strings.Repeat("y", 300))}
-		switch err := c.tryPush("q", fmt.Sprint("p", i%10), batch...); {
-		case err == nil:
+		err := c.tryPush("q", fmt.Sprint("p", i%10), batch...)
+		if err == nil {
 			stored += 2
-		default:
-			c.wantCode(mq.CodeEphemeralUnavailable, err)
-			refused++
+			continue
 		}
+		c.wantCode(mq.CodeEphemeralUnavailable, err)
+		refused++
 	}
 	if refused < 10 {
 		t.Fatal("it never ran out of memory")

@@ -16,7 +16,7 @@ import (
 //go:embed scripts/*.lua
 var sources embed.FS
 
-// Scripts of one queue begin with the library; the other two know no queue.
+// Scripts of one queue begin with the library; the listing knows no queue.
 var (
 	pushScript      = queueScript("push", "join")
 	popScript       = queueScript("pop")
@@ -27,7 +27,6 @@ var (
 	deleteScript    = queueScript("delete")
 	depthScript     = queueScript("depth")
 	queuesScript    = redis.NewScript(source("queues"))
-	dueScript       = redis.NewScript(source("due"))
 )
 
 func queueScript(name string, also ...string) *redis.Script {
@@ -175,13 +174,4 @@ func (s *Service) everywhere(ctx context.Context, script *redis.Script, of func(
 		}
 	}
 	return cmds, nil
-}
-
-func texts(v any) []string {
-	list, _ := v.([]any)
-	out := make([]string, len(list))
-	for i := range list {
-		out[i] = text(list[i])
-	}
-	return out
 }

@@ -3,6 +3,7 @@ package ephemeral
 import (
 	"context"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"time"
 
@@ -63,16 +64,26 @@ func (s *Service) sweep(ctx context.Context) error {
 // sweepOnce goes through the buckets once. It reports whether one of them had
 // as much to do as one look tells.
 func (s *Service) sweepOnce(ctx context.Context) (more bool, err error) {
-	due, err := s.everywhere(ctx, dueScript, func(base string) ([]string, []any) {
-		return []string{address{base: base}.registry()}, nil
+	// The script asks Redis itself what time it is: this only finds candidates.
+	now, err := s.redis.Time(ctx).Result()
+	if err != nil {
+		return false, s.failed(err)
+	}
+	due := make([]*redis.StringSliceCmd, buckets)
+	until := redis.ZRangeBy{Min: "-inf", Max: strconv.FormatInt(now.UnixMilli(), 10), Count: perLook}
+	_, err = s.redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i := range due {
+			due[i] = pipe.ZRangeByScore(ctx, address{base: s.bucket(i)}.registry(), &until)
+		}
+		return nil
 	})
 	if err != nil {
-		return false, err
+		return false, s.failed(err)
 	}
 	for i, cmd := range due {
-		ids := texts(cmd.Val())
+		ids := cmd.Val()
 		for _, id := range ids {
-			if err = s.sweepQueue(ctx, addressIn(s.bucket(i), id)); err != nil {
+			if err := s.sweepQueue(ctx, addressIn(s.bucket(i), id)); err != nil {
 				return false, err
 			}
 		}
