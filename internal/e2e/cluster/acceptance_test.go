@@ -195,7 +195,10 @@ func rolledBack(t *testing.T, c *Cluster) {
 	}
 	_, rollback := hold(t, c, "SELECT queen.push('rolled', 'p', '{}', 'A')")
 	done := make(chan []pushed, 1)
-	go func() { done <- push(t, h, c, "rolled", "p B 1") }()
+	go func() {
+		defer close(done) // should the push fail the test
+		done <- push(t, h, c, "rolled", "p B 1")
+	}()
 	push(t, h, c, "rolled", "p2 C 1")
 	for range 4 {
 		if got := pop(t, h, c.URL, "/api/v1/pop/queue/rolled/partition/p"); got != nil {
@@ -204,7 +207,7 @@ func rolledBack(t *testing.T, c *Cluster) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	rollback()
-	if r := <-done; r[0].Status != "queued" || r[0].Offset != 1 {
+	if r := <-done; len(r) != 1 || r[0].Status != "queued" || r[0].Offset != 1 {
 		t.Errorf("%+v", r)
 	}
 	if got := pop(t, h, c.URL, "/api/v1/pop/queue/rolled/partition/p?wait=true&timeout=5000"); !slices.Equal(ids(got), []string{"B"}) || got[0].Offset != 1 {
