@@ -264,6 +264,9 @@ func TestEphemeral_Model(t *testing.T) {
 }
 
 func walk(c *scene, rnd *rand.Rand, steps int) {
+	if c.inProcess {
+		steps /= 4
+	}
 	m := &model{
 		maxLength: 5 + rnd.IntN(60), maxBytes: 50 + rnd.IntN(1000), dropOldest: rnd.IntN(2) == 0, retryLimit: rnd.IntN(4),
 		rings: map[string]*modelRing{}, groups: map[string]bool{}, skipped: map[string]int{},
