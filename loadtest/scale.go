@@ -36,6 +36,9 @@ type scaleRun struct {
 // leaveTime is what a broker is given to see that consumers have left.
 const leaveTime = 500 * time.Millisecond
 
+// cleanupTime is the limit for removing the queues of a bench.
+const cleanupTime = 15 * time.Minute
+
 var (
 	errInterrupted = errors.New("interrupted")
 	errNoWindow    = errors.New("the phase ended before its warm-up did")
@@ -94,6 +97,8 @@ func runScale(ctx context.Context, c *scaleConfig, errOut io.Writer) (*scaleRepo
 	s.rep.finish(rec)
 	s.rep.Complete = err == nil
 	for _, b := range s.benches {
+		// A million partitions or ten thousand queues take their time.
+		b.cfg.timeout = max(b.cfg.timeout, cleanupTime)
 		if err := b.cleanup(ctx); err != nil {
 			_, _ = fmt.Fprintln(errOut, "loadtest: clean up:", err)
 		}
