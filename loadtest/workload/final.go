@@ -46,7 +46,7 @@ func (r *run) drain() bool {
 	limit, cancel := context.WithTimeout(r.hard, r.cfg.Drain)
 	defer cancel()
 	for still := 0; still < 2; {
-		if r.besides.Load() == 0 && w.empty(false) {
+		if r.besides.Load() == 0 && w.empty() {
 			still++
 		} else {
 			still = 0
@@ -58,20 +58,21 @@ func (r *run) drain() bool {
 	return true
 }
 
+type queueReader struct{ queue, group string }
+
+func (l *lane) readers() []queueReader {
+	return []queueReader{{l.input, leasedGroup}, {l.input, pipelineGroup}, {l.out, sinkGroup}, {l.timed, sinkGroup}}
+}
+
 // empty asks for all depths and timers once.
-func (w *worker) empty(final bool) bool {
+func (w *worker) empty() bool {
 	for _, l := range w.lanes {
-		for _, q := range []struct{ queue, group string }{
-			{l.input, leasedGroup},
-			{l.input, pipelineGroup},
-			{l.out, sinkGroup},
-			{l.timed, sinkGroup},
-		} {
-			if left, ok := w.depth(q.queue, q.group, final); !ok || left > 0 {
+		for _, q := range l.readers() {
+			if left, ok := w.depth(q.queue, q.group, false); !ok || left > 0 {
 				return false
 			}
 		}
-		if left, ok := w.waiting(l.timed, final); !ok || left > 0 {
+		if left, ok := w.waiting(l.timed, false); !ok || left > 0 {
 			return false
 		}
 	}
@@ -126,7 +127,7 @@ func (w *worker) letters(queue string) bool {
 	})
 }
 
-// readFinal reads what the fleet ended up with: depths, dead letters, and all keys. It insists for a while.
+// readFinal reads what the fleet ended up with: depths, timers, dead letters, and all keys. It insists for a while.
 func (r *run) readFinal() bool {
 	w := r.worker("final", 0)
 	limit, cancel := context.WithTimeout(r.hard, r.cfg.Drain)
@@ -140,29 +141,14 @@ func (r *run) readFinal() bool {
 		}
 		return true
 	}
-	for _, l := range r.lanes {
-		for _, group := range []string{leasedGroup, pipelineGroup} {
-			if !insist(func() bool { _, ok := w.depth(l.input, group, true); return ok }) {
-				return false
-			}
-		}
-		for _, queue := range []string{l.out, l.timed} {
-			if !insist(func() bool { _, ok := w.depth(queue, sinkGroup, true); return ok }) {
-				return false
-			}
-		}
-		if !insist(func() bool { _, ok := w.waiting(l.timed, true); return ok }) {
+	for _, look := range w.finalLooks() {
+		if !insist(look) {
 			return false
-		}
-		for _, queue := range []string{l.input, l.out, l.timed} {
-			if !insist(func() bool { return w.letters(queue) }) {
-				return false
-			}
 		}
 	}
 	for _, prefix := range []string{markerPrefix, "count:", "reg:"} {
-		after := ""
-		for more := true; more; {
+		after, more := "", true
+		for more {
 			if !insist(func() bool {
 				next, ok := w.page(prefix, after)
 				if ok {
@@ -175,6 +161,21 @@ func (r *run) readFinal() bool {
 		}
 	}
 	return true
+}
+
+// finalLooks are the reads of everything but keys.
+func (w *worker) finalLooks() []func() bool {
+	var looks []func() bool
+	for _, l := range w.lanes {
+		for _, q := range l.readers() {
+			looks = append(looks, func() bool { _, ok := w.depth(q.queue, q.group, true); return ok })
+		}
+		looks = append(looks, func() bool { _, ok := w.waiting(l.timed, true); return ok })
+		for _, queue := range []string{l.input, l.out, l.timed} {
+			looks = append(looks, func() bool { return w.letters(queue) })
+		}
+	}
+	return looks
 }
 
 // page reads a page of keys as they are now.

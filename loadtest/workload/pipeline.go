@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/queenmq-go/queenmq/loadtest/history"
@@ -99,11 +101,9 @@ func (w *worker) timer(id string) (delay time.Duration, is bool) {
 // bundle writes the body and, into op, what it says.
 func (w *worker) bundle(s *step, op *history.Op) []byte {
 	var operations, keys, timers []map[string]any
-	var acks []ack
 	counts := map[string]int64{}
 	for i := range s.messages {
 		m := &s.messages[i]
-		acks = append(acks, ack{m.TransactionID, m.PartitionID, s.batch.lease, "completed", "", m})
 		one := map[string]any{
 			"type": "ack", "transactionId": m.TransactionID, "partitionId": m.PartitionID,
 			"consumerGroup": pipelineGroup, "status": "completed",
@@ -112,24 +112,17 @@ func (w *worker) bundle(s *step, op *history.Op) []byte {
 			one["leaseId"] = s.batch.lease
 		}
 		operations = append(operations, one)
+		op.Acked = append(op.Acked, acked([]ack{{m.TransactionID, m.PartitionID, s.batch.lease, "completed", "", m}})...)
 		if delay, is := w.timer(m.TransactionID); is {
-			t := history.TimerOp{
-				Op: "schedule", Queue: s.lane.timed, Key: m.TransactionID,
-				ID: m.TransactionID + "@" + op.By, Delay: delay.Microseconds(),
-			}
-			timers = append(timers, schedule(&t, m.Partition, op.By))
-			op.Timers = append(op.Timers, t)
+			timers = append(timers, promise(s, m, delay, op))
 		} else {
-			out := item{s.lane.out, m.Partition, "out:" + m.TransactionID, payload{ID: m.TransactionID, By: op.By}.encode()}
-			operations = append(operations, map[string]any{"type": "push", "items": []item{out}})
-			op.Pushed = append(op.Pushed, history.Message{
-				Queue: out.Queue, Partition: out.Partition, ID: out.TransactionID, Offset: -1, Sum: sum(out.Payload),
-			})
+			operations = append(operations, output(s, m, op))
 		}
 		keys = append(keys, marker(s, m, op)...)
 		counts[w.counter(m.TransactionID)]++
 	}
-	for key, delta := range counts {
+	for _, key := range slices.Sorted(maps.Keys(counts)) {
+		delta := counts[key]
 		keys = append(keys, map[string]any{"op": "incr", "key": key, "delta": delta})
 		op.Keys = append(op.Keys, history.KeyOp{Op: "incr", Key: key, Delta: delta})
 	}
@@ -139,7 +132,6 @@ func (w *worker) bundle(s *step, op *history.Op) []byte {
 			k["ttlSeconds"] = keyLife
 		}
 	}
-	op.Acked = acked(acks)
 	request := map[string]any{"operations": operations, "kv": keys}
 	if len(timers) > 0 {
 		request["timers"] = timers
@@ -152,6 +144,24 @@ func (w *worker) bundle(s *step, op *history.Op) []byte {
 		panic(err) // strings and numbers
 	}
 	return body
+}
+
+// promise is a timer instead of an output.
+func promise(s *step, m *popped, delay time.Duration, op *history.Op) map[string]any {
+	t := history.TimerOp{
+		Op: "schedule", Queue: s.lane.timed, Key: m.TransactionID, ID: m.TransactionID + "@" + op.By, Delay: delay.Microseconds(),
+	}
+	op.Timers = append(op.Timers, t)
+	return schedule(&t, m.Partition, op.By)
+}
+
+// output has an id that follows from its input.
+func output(s *step, m *popped, op *history.Op) map[string]any {
+	out := item{s.lane.out, m.Partition, "out:" + m.TransactionID, payload{ID: m.TransactionID, By: op.By}.encode()}
+	op.Pushed = append(op.Pushed, history.Message{
+		Queue: out.Queue, Partition: out.Partition, ID: out.TransactionID, Offset: -1, Sum: sum(out.Payload),
+	})
+	return map[string]any{"type": "push", "items": []item{out}}
 }
 
 // keyLife makes the keys go away by themselves, a day later.
