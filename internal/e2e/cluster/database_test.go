@@ -36,8 +36,19 @@ func TestFailover(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Note("%s follows", c.standby().Name)
+		toolsWork(t, c)
 	}
 	f.Finish(20 * time.Second)
+}
+
+// toolsWork runs what an operator runs beside the brokers, with their settings.
+func toolsWork(t *testing.T, c *Cluster) {
+	t.Helper()
+	for _, args := range [][]string{{"check"}, {"migrate", "status"}, {"migrate", "up"}} {
+		if out, err := c.Brokers[0].tool(args...); err != nil {
+			t.Errorf("queen %v: %v\n%s", args, err, out)
+		}
+	}
 }
 
 // TestAsynchronousFailover shows that TestFailover can fail, and what it means

@@ -138,6 +138,7 @@ func TestPgBouncer(t *testing.T) {
 	c := Start(t, Options{Pooled: []int{0, 1}})
 	f := NewTraffic(c, "pooled", 6)
 	f.AwaitAcks(time.Now(), 10*time.Second)
+	toolsWork(t, c)
 	time.Sleep(2 * time.Second)
 	c.Note("pgbouncer restarts")
 	if err := c.bouncer.proc.Stop(syscall.SIGKILL, 5*time.Second); err != nil {

@@ -298,3 +298,12 @@ func (b *Broker) pause(d time.Duration) error {
 	time.Sleep(d)
 	return b.proc.Signal(syscall.SIGCONT)
 }
+
+// tool runs a command of the program with the broker's own settings.
+func (b *Broker) tool(args ...string) (string, error) {
+	bin, err := Built("queen")
+	if err != nil {
+		return "", err
+	}
+	return b.c.launcher.run(program{name: "queen " + args[0], command: append([]string{bin}, args...), env: b.env, dir: b.c.dir})
+}
