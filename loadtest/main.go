@@ -38,6 +38,9 @@ func realMain(args []string, out, errOut io.Writer) int {
 	if len(args) > 0 && args[0] == "scale" {
 		return scaleMain(args[1:], out, errOut)
 	}
+	if len(args) > 0 && args[0] == "ephemeral" {
+		return ephemeralMain(args[1:], out, errOut)
+	}
 	cfg, err := parseFlags(args, errOut)
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK
