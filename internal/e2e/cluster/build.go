@@ -13,6 +13,32 @@ import (
 	"sync"
 )
 
+// workshop is a folder for what all tests of this process share: the programs
+// and the database they start with. Folders of processes that were killed are
+// removed on the way.
+var workshop = sync.OnceValues(func() (string, error) {
+	const prefix = "queen-cluster-shared-"
+	old, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*"))
+	for _, dir := range old {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
+		if _, err := os.Stat("/proc/" + pid); errors.Is(err, os.ErrNotExist) {
+			_ = os.RemoveAll(dir)
+		}
+	}
+	dir, err := os.MkdirTemp("", fmt.Sprintf("%s%d-", prefix, os.Getpid()))
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o755) // servers of another user pass through it
+})
+
+// removeWorkshop is for the end of the tests.
+func removeWorkshop() {
+	if dir, err := workshop(); err == nil {
+		_ = os.RemoveAll(dir)
+	}
+}
+
 // builds are the programs that the tests run, each made once.
 var builds struct {
 	mu   sync.Mutex
@@ -29,7 +55,7 @@ const raceFlag = "CLUSTER_RACE"
 func Built(name string) (string, error) {
 	builds.mu.Lock()
 	if builds.made == nil {
-		dir, err := os.MkdirTemp("", "queen-cluster-bin-")
+		dir, err := workshop()
 		if err != nil {
 			builds.mu.Unlock()
 			return "", err
@@ -169,11 +195,4 @@ func nextOverlay(root string) (string, error) {
 		return "", err
 	}
 	return overlay("next", files)
-}
-
-// removeBuilds is for the end of the tests.
-func removeBuilds() {
-	if builds.dir != "" {
-		_ = os.RemoveAll(builds.dir)
-	}
 }

@@ -77,6 +77,9 @@ func Start(t testing.TB, o Options) *Cluster {
 }
 
 func (c *Cluster) start(o Options) (err error) {
+	if c.dir, err = os.MkdirTemp("", "queen-cluster-"); err != nil {
+		return err
+	}
 	if err := c.prepare(); err != nil {
 		return err
 	}
@@ -119,11 +122,8 @@ func (c *Cluster) start(o Options) (err error) {
 	return err
 }
 
-// prepare makes the folder and what children are started with.
+// prepare makes the folder ready, and what children are started with.
 func (c *Cluster) prepare() (err error) {
-	if c.dir, err = os.MkdirTemp("", "queen-cluster-"); err != nil {
-		return err
-	}
 	if err := errors.Join(os.Chmod(c.dir, 0o755), os.Mkdir(filepath.Join(c.dir, "logs"), 0o755)); err != nil {
 		return err
 	}

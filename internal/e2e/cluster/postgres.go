@@ -279,7 +279,14 @@ func (p *Postgres) fresh() error {
 
 // makeTemplate runs initdb and, as an operator would, `queen migrate up`.
 func makeTemplate() (dir string, err error) {
-	c := &Cluster{}
+	shared, err := workshop()
+	if err != nil {
+		return "", err
+	}
+	c := &Cluster{dir: filepath.Join(shared, "template")}
+	if err := os.Mkdir(c.dir, 0o755); err != nil {
+		return "", err
+	}
 	if err := c.prepare(); err != nil {
 		return "", err
 	}
@@ -338,13 +345,6 @@ func (p *Postgres) migrate() error {
 	}
 	_, err = p.c.launcher.run(program{name: "queen migrate", command: []string{bin, "migrate", "up"}, env: []string{"DATABASE_URL=" + p.URL()}})
 	return err
-}
-
-// removeTemplate is for the end of the tests.
-func removeTemplate() {
-	if template.dir != "" {
-		_ = os.RemoveAll(template.dir)
-	}
 }
 
 // revive starts a server that has given up, as the service manager would, and
