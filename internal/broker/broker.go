@@ -110,6 +110,10 @@ var (
 // maxPopGather is how many pops of one (queue, group) share a transaction.
 const maxPopGather = 16
 
+// lookRate bounds what parked pops cost that nothing wakes: lines looked at a
+// second. Beyond it, a lost hint costs more than RecheckMax.
+const lookRate = 2000
+
 // Broker serves the use cases. Any number of brokers may share a store.
 type Broker struct {
 	store   Store
@@ -139,9 +143,10 @@ func New(store Store, waker Waker, metrics Metrics, cfg Config) *Broker {
 		chores: newChores(), timers: newTimerClock(), kv: newKVGate(cfg.KV),
 	}
 	b.lot = park.New(park.Config[popKey, int64, popRequest, *mq.Delivery]{
-		Topic:    func(k popKey) int64 { return k.queue },
-		Probe:    b.probe,
-		Undo:     func(d *mq.Delivery) { b.Release(context.Background(), d) },
+		Topic: func(k popKey) int64 { return k.queue },
+		Probe: b.probe,
+		Undo:  func(d *mq.Delivery) { b.Release(context.Background(), d) },
+		Look:  b.look, LookRate: lookRate,
 		Interval: cfg.RecheckInterval, MaxInterval: cfg.RecheckMax,
 		Threshold: cfg.RecheckThreshold, Factor: cfg.RecheckFactor, MaxProbe: maxPopGather,
 	})

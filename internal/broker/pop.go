@@ -189,6 +189,24 @@ func (b *Broker) probe(key popKey, reqs []popRequest) park.Result[*mq.Delivery] 
 	return res
 }
 
+// look tells for many lines whether a claim is worth its transaction.
+func (b *Broker) look(keys []popKey) ([]park.Glance, error) {
+	pairs := make([]mq.QueueGroup, len(keys))
+	for i, k := range keys {
+		pairs[i] = mq.QueueGroup{Queue: k.queue, Group: k.group}
+	}
+	ready, err := b.store.ReadyGroups(context.Background(), pairs)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]park.Glance, len(keys))
+	for i, r := range ready {
+		// A group that is gone, or whose cursors are, is the claim's to find out.
+		out[i] = park.Glance{Due: r.In == 0 || !r.GroupExists || !r.Seeded, Next: r.In}
+	}
+	return out, nil
+}
+
 // empties returns which claims got nothing.
 func empties(claims [][]mq.Claim) []int {
 	var out []int

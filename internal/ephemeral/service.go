@@ -80,6 +80,10 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// lookRate bounds what parked pops cost that nothing wakes: lines looked at a
+// second. With more lines than that, each waits longer for its turn.
+const lookRate = 2000
+
 // Service serves ephemeral queues. Any number of brokers may share a Redis.
 type Service struct {
 	redis   redis.UniversalClient
@@ -114,6 +118,7 @@ func New(client redis.UniversalClient, store Store, metrics Metrics, cfg Config)
 		Probe:    s.probe,
 		Undo:     func(d *mq.EphemeralDelivery) { s.HandBack(context.Background(), d) },
 		Interval: cfg.RecheckFirst, MaxInterval: cfg.RecheckMax, Threshold: 3, Factor: 1.5, MaxProbe: maxProbe,
+		LookRate: lookRate,
 	})
 	lanes := max(runtime.GOMAXPROCS(0)/2, 1)
 	s.pushes = batch.NewLanes(lanes, gatherLimits, nil, s.flushPushes)

@@ -48,6 +48,12 @@ type Config[K, T comparable, R, A any] struct {
 	Factor      float64
 	// MaxProbe is how many requests one probe serves at the most.
 	MaxProbe int
+	// Look, when set, tells for many lines at once which of those whose
+	// interval has passed are worth a probe. An error leaves them as they are.
+	Look func(keys []K) ([]Glance, error)
+	// LookRate is how many lines a second are looked at: with more of them than
+	// that times the interval, each waits longer for its turn. 0: no limit.
+	LookRate int
 }
 
 // Lot is a set of lines.
@@ -60,6 +66,10 @@ type Lot[K, T comparable, R, A any] struct {
 	seq    uint64
 	closed bool
 	probes sync.WaitGroup
+
+	overdue []*line[K, R, A] // whose interval has passed
+	looking bool             // somebody takes from overdue
+	drained chan struct{}    // closed by Drain
 }
 
 type line[K comparable, R, A any] struct {
@@ -96,6 +106,7 @@ type outcome[A any] struct {
 func New[K, T comparable, R, A any](cfg Config[K, T, R, A]) *Lot[K, T, R, A] {
 	return &Lot[K, T, R, A]{
 		cfg: cfg, lines: map[K]*line[K, R, A]{}, topics: map[T]map[*line[K, R, A]]struct{}{},
+		drained: make(chan struct{}),
 	}
 }
 
@@ -369,22 +380,31 @@ func (l *Lot[K, T, R, A]) rest(ln *line[K, R, A], next time.Duration) {
 		d = time.Duration(float64(d) * l.cfg.Factor)
 	}
 	d = min(d, l.cfg.MaxInterval)
+	if l.cfg.LookRate > 0 {
+		d = max(d, time.Duration(len(l.lines))*time.Second/time.Duration(l.cfg.LookRate))
+	}
 	ln.empty++
 	// Many lines must not look at the same instant.
 	d -= time.Duration(rand.Int64N(int64(d)/8 + 1))
+	known := false // that something is due then
 	switch {
-	case next > 0:
+	case next > 0 && next < d:
 		// The instant itself is not due yet: a little later it is.
-		d = min(d, next+time.Millisecond)
+		d, known = next+time.Millisecond, true
 	case next == 0:
-		d = min(d, heldPause)
+		d, known = min(d, heldPause), true
 	}
 	ln.timer = time.AfterFunc(d, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.lines[ln.key] == ln && ln.queue.Len() > 0 {
-			l.start(ln)
+		if l.lines[ln.key] != ln || ln.queue.Len() == 0 {
+			return
 		}
+		if known || l.cfg.Look == nil {
+			l.start(ln)
+			return
+		}
+		l.ask(ln)
 	})
 }
 
@@ -405,6 +425,9 @@ func (l *Lot[K, T, R, A]) Waiting() map[T]int {
 // returns when no probe is in flight.
 func (l *Lot[K, T, R, A]) Drain() {
 	l.mu.Lock()
+	if !l.closed {
+		close(l.drained)
+	}
 	l.closed = true
 	for _, ln := range l.lines {
 		var next *list.Element

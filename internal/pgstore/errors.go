@@ -48,6 +48,8 @@ func translate(err error) error {
 	var unsent *notSentError
 	var noConnection *pgconn.ConnectError
 	switch {
+	case errors.Is(err, errPoolTimeout):
+		return &mq.Error{Kind: mq.KindUnavailable, Code: mq.CodeRetry, Message: "all connections to the database are in use", RetryAfter: time.Second, Err: err}
 	case errors.As(err, &unsent), errors.As(err, &noConnection), pgconn.SafeToRetry(err):
 		return mq.Unavailable(err)
 	case errors.Is(err, pgx.ErrNoRows):
@@ -59,6 +61,12 @@ func translate(err error) error {
 		// committed.
 		return &mq.Error{Kind: mq.KindUnknown, Code: mq.CodeOutcomeUnknown, Message: "the connection to the database was lost; a write may have happened", RetryAfter: time.Second, Err: err}
 	}
+}
+
+// refusesForGood tells a mistake in the address or the password from a server
+// that takes no connection now, for reasons as odd as a disk that is full.
+func refusesForGood(state string) bool {
+	return strings.HasPrefix(state, "28") || state == "3D000" || state == "42501"
 }
 
 func translateState(pg *pgconn.PgError, err error) error {

@@ -11,9 +11,9 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"strings"
 	"time"
@@ -102,13 +102,8 @@ func openPool(ctx context.Context, cfg Config, size int, settings map[string]str
 	pc.MinConns = int32(min(size, 2))
 	pc.MaxConnIdleTime = 5 * time.Minute
 	pc.HealthCheckPeriod = 15 * time.Second
-	pc.ConnConfig.ConnectTimeout = 5 * time.Second
 	pc.ConnConfig.RuntimeParams["application_name"] = cfg.AppName
-	// A peer that vanished without a word must not hold a request for hours.
-	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
-		Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3,
-	}}
-	pc.ConnConfig.DialFunc = dialer.DialContext
+	noticeSilence(&pc.ConnConfig.Config)
 	leaveReadOnly(&pc.ConnConfig.Config)
 	// By statement, not as start-up parameters: a pooler in between would
 	// refuse those it does not know. And not at all with one that gives the
@@ -189,10 +184,14 @@ func (s *Store) acquire(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn,
 	wait, cancel := context.WithTimeoutCause(ctx, acquireTimeout, errPoolTimeout)
 	defer cancel()
 	c, err := pool.Acquire(wait)
-	if err != nil {
-		return nil, &notSentError{err}
+	if err == nil {
+		return c, nil
 	}
-	return c, nil
+	// A pool that waits for the server to take connections is not full.
+	if errors.Is(context.Cause(wait), errPoolTimeout) && pool.Stat().AcquiredConns() >= pool.Config().MaxConns {
+		err = errPoolTimeout
+	}
+	return nil, &notSentError{err}
 }
 
 // batch queues checked statements. It satisfies db.DBTX, so the generated,
