@@ -200,6 +200,42 @@ func TestEphemeral_R9_OneBoundForAll(t *testing.T) {
 	}
 }
 
+// TestEphemeral_E1_PartitionsMadeAtOnce pushes to new partitions of new queues
+// from many clients of one broker, whose pushes travel together.
+func TestEphemeral_E1_PartitionsMadeAtOnce(t *testing.T) {
+	t.Parallel()
+	f := StartEphemeral(t, 1)
+	b := f.One()
+	const queues, partitions, each = 10, 8, 5
+	for q := range queues {
+		queue := fmt.Sprint("q", q)
+		var wg sync.WaitGroup
+		for p := range partitions {
+			wg.Go(func() {
+				for i := range each {
+					if status, _, answer := b.Do("POST", ephemeralAt+"push", EphemeralPushBody(queue, fmt.Sprint("p", p), fmt.Sprint(p*each+i))); status != 201 {
+						t.Errorf("%s: %d %s", queue, status, answer)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		var want []string
+		for n := range partitions * each {
+			want = append(want, fmt.Sprint(n))
+		}
+		m := b.EphemeralPop(queue, "batch=1000")
+		if !slices.Equal(payloadsOf(m), want) {
+			t.Errorf("%s: %d messages, want %d: %v", queue, len(m), len(want), payloadsOf(m))
+		}
+		for _, m := range m {
+			if n, _ := strconv.Atoi(string(m.Payload)); m.Partition != fmt.Sprint("p", n/each) {
+				t.Errorf("%s: %s is in %s", queue, m.Payload, m.Partition)
+			}
+		}
+	}
+}
+
 // TestEphemeral_A9_AClientThatLeaves closes the connection after the messages
 // were claimed for it and before they were answered.
 func TestEphemeral_A9_AClientThatLeaves(t *testing.T) {
