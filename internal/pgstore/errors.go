@@ -42,15 +42,18 @@ func translate(err error) error {
 		return err
 	}
 	var pg *pgconn.PgError
+	var noConnection *pgconn.ConnectError
+	if errors.As(err, &noConnection) && !(errors.As(err, &pg) && refusesForGood(pg.Code)) {
+		return mq.Unavailable(err)
+	}
 	if errors.As(err, &pg) {
 		return translateState(pg, err)
 	}
 	var unsent *notSentError
-	var noConnection *pgconn.ConnectError
 	switch {
 	case errors.Is(err, errPoolTimeout):
 		return &mq.Error{Kind: mq.KindUnavailable, Code: mq.CodeRetry, Message: "all connections to the database are in use", RetryAfter: time.Second, Err: err}
-	case errors.As(err, &unsent), errors.As(err, &noConnection), pgconn.SafeToRetry(err):
+	case errors.As(err, &unsent), pgconn.SafeToRetry(err):
 		return mq.Unavailable(err)
 	case errors.Is(err, pgx.ErrNoRows):
 		return &mq.Error{Kind: mq.KindNotFound, Code: mq.CodeNotFound, Message: "not found", Err: err}

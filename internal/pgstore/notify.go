@@ -27,7 +27,7 @@ func (n *Notifier) connect(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("database url: %w", err)
 	}
-	cfg.ConnectTimeout = 5 * time.Second
+	noticeSilence(&cfg.Config)
 	cfg.RuntimeParams["application_name"] = "queen hints"
 	return pgx.ConnectConfig(ctx, cfg)
 }

@@ -205,7 +205,7 @@ var linkFaults = []struct {
 	{"answers lost", 500 * time.Millisecond, func(l *Link) { l.LoseAnswers(3) }},
 	{"requests lost", time.Second, func(l *Link) { l.noAsk.Store(true) }},
 	{"silent", time.Second, func(l *Link) { l.noTell.Store(true) }},
-	{"dead both ways", time.Second, func(l *Link) { l.noAsk.Store(true); l.noTell.Store(true) }},
+	{"vanished", 2 * time.Second, func(l *Link) { _ = l.Vanish() }},
 	{"slow", 2 * time.Second, func(l *Link) { l.delay.Store(int64(60 * time.Millisecond)) }},
 	{"half closed", 200 * time.Millisecond, func(l *Link) { l.HalfClose(true) }},
 	{"half closed towards clients", 200 * time.Millisecond, func(l *Link) { l.HalfClose(false) }},

@@ -41,6 +41,32 @@ func TestFailover(t *testing.T) {
 	f.Finish(20 * time.Second)
 }
 
+// TestPrimaryVanishes has the primary's host lose power: no connection to it is
+// ever closed, and new ones get no answer. That is noticed long before the limit
+// of a statement, which is the usual half minute here.
+func TestPrimaryVanishes(t *testing.T) {
+	t.Parallel()
+	c := Start(t, Options{Standby: true, Env: []string{"QUEEN_STMT_TIMEOUT_MS=30000"}})
+	f := NewTraffic(c, "vanish", 6)
+	f.AwaitAcks(time.Now(), 10*time.Second)
+	for _, b := range c.Brokers {
+		if err := b.DB[0].Vanish(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Primary().Kill()
+	c.Note("%s has vanished", c.Primary().Name)
+	if err := c.Promote(); err != nil {
+		t.Fatal(err)
+	}
+	took := f.AwaitAcks(time.Now(), 60*time.Second)
+	t.Logf("writes again %v after the promotion", took)
+	if took > 10*time.Second {
+		t.Errorf("writes came back %v after the promotion", took)
+	}
+	f.Finish(20 * time.Second)
+}
+
 // toolsWork runs what an operator runs beside the brokers, with their settings.
 func toolsWork(t *testing.T, c *Cluster) {
 	t.Helper()
@@ -90,8 +116,8 @@ func TestReadOnly(t *testing.T) {
 	time.Sleep(500 * time.Millisecond)
 	from := time.Now()
 	time.Sleep(1500 * time.Millisecond)
-	if took, ok := f.AckedSince(from); ok {
-		t.Errorf("a push was acknowledged %v after the primary turned read-only", took)
+	if n := f.ackedSince(from); n > 0 {
+		t.Errorf("%d pushes were acknowledged after the primary turned read-only", n)
 	}
 	if err := p.Set("default_transaction_read_only", ""); err != nil {
 		t.Fatal(err)
@@ -158,8 +184,8 @@ func TestDiskFull(t *testing.T) {
 	p.exhaust()
 	from := time.Now()
 	time.Sleep(time.Second)
-	if took, ok := f.AckedSince(from); ok {
-		t.Errorf("a push was acknowledged %v after the disk was full", took)
+	if n := f.ackedSince(from); n > 0 {
+		t.Errorf("%d pushes were acknowledged after the disk was full", n)
 	}
 	if err := p.disk.free(); err != nil {
 		t.Fatal(err)

@@ -3,11 +3,13 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -68,7 +70,9 @@ func (l *Link) Open() error {
 	if l.ln != nil || l.closed {
 		return nil
 	}
-	ln, err := net.Listen("tcp", l.addr)
+	var lc net.ListenConfig
+	lc.SetMultipathTCP(false) // sockets of that kind take no filter, see Vanish
+	ln, err := lc.Listen(context.Background(), "tcp", l.addr)
 	if err != nil {
 		return err
 	}
@@ -101,6 +105,9 @@ func (l *Link) accept(ln net.Listener) {
 
 func (l *Link) carry(client *net.TCPConn) {
 	s, err := net.DialTimeout("tcp", *l.target.Load(), 2*time.Second)
+	for err != nil && l.noTell.Load() {
+		time.Sleep(10 * time.Millisecond) // nobody tells that nobody is there
+	}
 	if err != nil {
 		_ = client.Close()
 		return
@@ -135,12 +142,12 @@ func (l *Link) pump(p *pair, to, from *net.TCPConn, answers bool) {
 				return
 			}
 		}
+		// In a hole nobody hears of an end either.
+		for err != nil && l.hole(p, answers) && !p.closed.Load() {
+			time.Sleep(10 * time.Millisecond)
+		}
 		switch {
 		case errors.Is(err, io.EOF):
-			// In a hole nobody hears of an end either.
-			for l.hole(p, answers) && !p.closed.Load() {
-				time.Sleep(10 * time.Millisecond)
-			}
 			_ = to.CloseWrite()
 			return
 		case err != nil:
@@ -191,6 +198,35 @@ func (l *Link) Away() {
 	l.Cut()
 }
 
+// Vanish is what clients see of a host that has lost power: what they send is
+// not even acknowledged, new connections get no answer, and nobody tells that
+// the server is gone.
+func (l *Link) Vanish() error {
+	l.noAsk.Store(true)
+	l.noTell.Store(true)
+	var errs []error
+	l.each(func(p *pair) { errs = append(errs, dropPackets(p.client)) })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ln, ok := l.ln.(*net.TCPListener); ok {
+		errs = append(errs, dropPackets(ln))
+	}
+	return errors.Join(errs...)
+}
+
+// dropPackets has the kernel throw away what arrives at a socket, before TCP
+// sees it.
+func dropPackets(s syscall.Conn) error {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return err
+	}
+	nothing := syscall.LsfStmt(syscall.BPF_RET|syscall.BPF_K, 0)
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = syscall.AttachLsf(int(fd), []syscall.SockFilter{*nothing}) })
+	return errors.Join(err, failed)
+}
+
 // HalfClose ends one direction of every connection: the servers see the end of
 // what their clients send, or the other way round.
 func (l *Link) HalfClose(servers bool) {
@@ -215,6 +251,7 @@ func (l *Link) Heal() error {
 	l.delay.Store(0)
 	l.lose.Store(0)
 	if holes {
+		l.Refuse() // a new socket drops nothing
 		l.Cut()
 	}
 	return l.Open()
