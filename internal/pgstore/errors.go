@@ -43,7 +43,7 @@ func translate(err error) error {
 	}
 	var pg *pgconn.PgError
 	var noConnection *pgconn.ConnectError
-	if errors.As(err, &noConnection) && !(errors.As(err, &pg) && refusesForGood(pg.Code)) {
+	if errors.As(err, &noConnection) && (!errors.As(err, &pg) || !refusesForGood(pg.Code)) {
 		return mq.Unavailable(err)
 	}
 	if errors.As(err, &pg) {

@@ -221,9 +221,11 @@ func dropPackets(s syscall.Conn) error {
 	if err != nil {
 		return err
 	}
-	nothing := syscall.LsfStmt(syscall.BPF_RET|syscall.BPF_K, 0)
+	keepNothing := []syscall.SockFilter{{Code: syscall.BPF_RET | syscall.BPF_K}}
 	var failed error
-	err = raw.Control(func(fd uintptr) { failed = syscall.AttachLsf(int(fd), []syscall.SockFilter{*nothing}) })
+	err = raw.Control(func(fd uintptr) {
+		failed = syscall.AttachLsf(int(fd), keepNothing) //nolint:staticcheck // its successor assembles programs and attaches none
+	})
 	return errors.Join(err, failed)
 }
 
