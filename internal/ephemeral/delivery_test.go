@@ -1,7 +1,9 @@
 package ephemeral_test
 
 import (
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -327,6 +329,28 @@ func TestEphemeral_PopsWithinAPush(t *testing.T) {
 		}
 		if d := c.depth("q", ""); d.Pending != 0 || d.Bytes != 0 {
 			t.Errorf("%+v", d)
+		}
+	})
+}
+
+func TestEphemeral_NewPartitionsInOneTrip(t *testing.T) {
+	both(t, ephemeral.Config{}, func(c *scene) {
+		for round := range 10 {
+			queue := fmt.Sprint("q", round)
+			var wg sync.WaitGroup
+			for i := range 30 {
+				wg.Go(func() { c.push(queue, fmt.Sprint("p", i), fmt.Sprint(i)) })
+			}
+			wg.Wait()
+			got := c.pop(queue, 100, how{})
+			for _, m := range got {
+				if m.Partition != "p"+string(m.Payload) {
+					t.Errorf("%s came from %s", m.Payload, m.Partition)
+				}
+			}
+			if len(got) != 30 {
+				t.Errorf("%d of 30 messages", len(got))
+			}
 		}
 	})
 }

@@ -25,7 +25,7 @@
 -- not hand out again what somebody still holds.
 --
 -- ARGV: 1 queue in the registry, 2 tenant, 3 version of the declaration (0: none), 4 to 11 limits, 12 how long an
--- implicit queue may be idle, 13 channel for wake-ups, 14 incarnation of a ring that is to be made.
+-- implicit queue may be idle, 13 channel for wake-ups, 14 what the incarnations of new rings begin with.
 local call = redis.call
 local K = string.sub(KEYS[1], 1, -2)
 local QUEUE, TENANT, VERSION = ARGV[1], ARGV[2], tonumber(ARGV[3])
@@ -44,6 +44,7 @@ local before                 -- bytes the queue held when we began
 local stored = true          -- the limits in force are those in the hash
 local drops = {db = 0, dt = 0, dr = 0}
 local rings = {}             -- by incarnation
+local made = 0               -- rings made by this call
 local known                  -- names of the groups
 local ready = false          -- something can be delivered that could not before
 
@@ -99,7 +100,8 @@ local function ringOf(part, create)
   local inc = call('HGET', K .. 'p', part)
   if inc then return ring(inc) end
   if not create then return nil end
-  local R = {inc = ARGV[14], part = part, q = now * 1024, o = 0, d = 0, y = 0, f = 0, h = 0, dirty = true}
+  made = made + 1
+  local R = {inc = ARGV[14] .. string.format('%x', made), part = part, q = now * 1024, o = 0, d = 0, y = 0, f = 0, h = 0, dirty = true}
   call('HSET', K .. 'p', part, R.inc)
   rings[R.inc] = R
   return R

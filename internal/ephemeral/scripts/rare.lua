@@ -1,8 +1,8 @@
 -- Functions that most calls have no use for. Making them takes longer than a call to Redis, so that is done when one is
 -- needed.
-local made
+local functions
 function seldom()
-  if made then return made end
+  if functions then return functions end
 
   -- drop removes what is below a sequence though somebody is owed it, and counts that.
   local function drop(R, below, reason)
@@ -105,7 +105,7 @@ function seldom()
     return #ended == 1000 or #old == 100
   end
 
-  made = {drop = drop, giveBack = giveBack, forget = forget, destroy = destroy, settle = settle}
-  return made
+  functions = {drop = drop, giveBack = giveBack, forget = forget, destroy = destroy, settle = settle}
+  return functions
 end
 
