@@ -15,7 +15,7 @@ import (
 // is not concerned: its kernel answers.
 const (
 	// silence is how long a peer may acknowledge nothing at all.
-	silence = 5 * time.Second
+	silence = 4 * time.Second
 	// connecting is the limit for making a connection; with several servers to
 	// try, each has less.
 	connecting     = 5 * time.Second
