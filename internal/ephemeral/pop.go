@@ -2,6 +2,8 @@ package ephemeral
 
 import (
 	"context"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -182,43 +184,40 @@ func (s *Service) deliveries(reqs []*popRequest, r reply) delivered {
 		if len(rest) == 0 {
 			break
 		}
-		n := min(3*int(number(rest[0])), len(rest)-1)
-		out.list[i].Messages = messages(rest[1 : 1+n])
-		rest = rest[1+n:]
+		out.list[i].Messages, rest = messages(rest)
 	}
 	return out
 }
 
-// messages reads a list of three values each: token, deliveries and payload,
-// or, with deliveries of 0, the ring of those that follow.
-func messages(list []any) []mq.EphemeralMessage {
-	out := make([]mq.EphemeralMessage, 0, len(list)/3)
-	var partition, inc string
-	var id strings.Builder
-	for ; len(list) >= 3; list = list[3:] {
-		times := number(list[1])
-		if times == 0 {
-			partition, inc = text(list[0]), text(list[2])
-			continue
+// runHead is how many values come before the payloads of a run: partition,
+// incarnation, first sequence, salt, deliveries and how many payloads.
+const runHead = 6
+
+// messages reads the runs of one pop, and returns what comes after them.
+func messages(list []any) (out []mq.EphemeralMessage, rest []any) {
+	runs := number(list[0])
+	list = list[1:]
+	for ; runs > 0 && len(list) >= runHead; runs-- {
+		partition, inc, salt := text(list[0]), text(list[1]), text(list[3])
+		first, times := number(list[2]), int(number(list[4]))
+		n := min(int(number(list[5])), len(list)-runHead)
+		out = slices.Grow(out, n)
+		for i, payload := range list[runHead : runHead+n] {
+			out = append(out, mq.EphemeralMessage{
+				ID: newID(inc, partition, first+int64(i), salt), Partition: partition, Attempts: times, Payload: []byte(text(payload)),
+			})
 		}
-		id.Reset()
-		writeID(&id, inc, partition, text(list[0]))
-		out = append(out, mq.EphemeralMessage{
-			ID: id.String(), Partition: partition, Attempts: int(times), Payload: []byte(text(list[2])),
-		})
+		list = list[runHead+n:]
 	}
-	return out
+	return out, list
 }
 
-// writeID writes the printed form of a message's id.
-func writeID(b *strings.Builder, inc, partition, token string) {
-	b.Grow(len(inc) + len(partition) + len(token) + 4)
-	b.WriteString("e:")
-	b.WriteString(inc)
-	b.WriteByte(':')
-	b.WriteString(partition)
-	b.WriteByte(':')
-	b.WriteString(token)
+// newID prints the id of a message.
+func newID(inc, partition string, seq int64, salt string) string {
+	b := make([]byte, 0, len(inc)+len(partition)+len(salt)+24)
+	b = append(append(append(append(b, "e:"...), inc...), ':'), partition...)
+	b = strconv.AppendInt(append(b, ':'), seq, 10)
+	return string(append(b, salt...))
 }
 
 // readID takes an id apart, from both ends: a partition may hold colons.

@@ -5,89 +5,68 @@ freely()
 local exists = open(false)
 if exists then settle() end
 local incs = {}    -- by partition
-local leases = {}  -- by incarnation and group: which of the tokens are leased, and which of them get settled
-
 local function incarnationOf(part)
   if incs[part] == nil then incs[part] = call('HGET', K .. 'p', part) end
   return incs[part]
 end
 
--- each calls visit for every id, with the list it belongs to; nil when its ring is gone.
-local function each(visit)
-  local at = 16
-  for _ = 1, tonumber(ARGV[15]) do
-    local group, n = ARGV[at], tonumber(ARGV[at + 1])
-    at = at + 2
-    for _ = 1, n do
-      local inc, list = ARGV[at + 1], nil
-      if exists and incarnationOf(ARGV[at]) == inc then
-        local id = inc .. ':' .. group
-        list = leases[id]
-        if not list then
-          list = {id = id, inc = inc, group = group, tokens = {}, live = {}, done = {}}
-          leases[id] = list
-        end
-      end
-      visit(list, ARGV[at + 2], ARGV[at + 3])
-      at = at + 4
+local letters = {}
+local range -- neighbours that are settled together: one look for all of them
+
+local function finish()
+  if not range then return end
+  local R, from, i = range.R, range.from, range.at
+  while from <= range.to do
+    local upto = release(R, range.group, from, range.to, range.salt)
+    for _ = from, upto or from do
+      letters[i] = upto and 'a' or 'u'
+      i = i + 1
+    end
+    from = (upto or from) + 1
+  end
+  R.passed = true
+  range = nil
+end
+
+-- back ends a lease before its time.
+local function back(R, group, token, counts)
+  local seq = sequence(token)
+  local upto, times = release(R, group, seq, seq, saltOf(token))
+  if not upto then return 'u' end
+  if counts then return giveBack(R, group, token, times) and 'r' or 'a' end
+  putBack(R, group, token, times - 1)
+  return 'r'
+end
+
+local function decide(group, part, inc, token, verdict)
+  local n = #letters + 1
+  letters[n] = 's'
+  if not exists or incarnationOf(part) ~= inc then
+    finish()
+  elseif verdict ~= '1' then
+    finish()
+    letters[n] = back(ring(inc), group, token, verdict == '0')
+  else
+    local seq, salt = sequence(token), saltOf(token)
+    if range and seq == range.to + 1 and salt == range.salt and group == range.group and inc == range.R.inc then
+      range.to = seq
+    else
+      finish()
+      range = {R = ring(inc), group = group, salt = salt, from = seq, to = seq, at = n}
     end
   end
 end
 
--- look finds out which of the tokens are leased, in few calls.
-local function look(list)
-  local returned = call('EXISTS', K .. 'b:' .. list.id) == 1
-  for from = 1, #list.tokens, 1000 do
-    local piece = {unpack(list.tokens, from, math.min(from + 999, #list.tokens))}
-    local out = call('ZMSCORE', K .. 'u:' .. list.id, unpack(piece))
-    local back = returned and call('ZMSCORE', K .. 'b:' .. list.id, unpack(piece)) or {}
-    for i, token in ipairs(piece) do list.live[token] = out[i] and not back[i] end
+local at = 16
+for _ = 1, tonumber(ARGV[15]) do
+  local group, n = ARGV[at], tonumber(ARGV[at + 1])
+  at = at + 2
+  for _ = 1, n do
+    decide(group, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
+    at = at + 4
   end
 end
-
--- undo takes back a delivery as if it had not been.
-local function undo(list, token)
-  local R = ring(list.inc)
-  local _, times, undone = labelOf(list.id, token)
-  call('HSET', K .. 'a:' .. list.id, token, times - 1 .. ':' .. undone + 1)
-  call('ZADD', K .. 'b:' .. list.id, sequence(token), token)
-  call('ZADD', K .. 'w:' .. list.group, 0, R.part)
-  ready = true
-end
-
-local function decide(list, token, verdict)
-  if not list then return 's' end
-  if not list.live[token] then return 'u' end
-  list.live[token] = false
-  if verdict == '0' then return seldom().giveBack(ring(list.inc), token, list.group) and 'r' or 'a' end
-  if verdict == '2' then
-    undo(list, token)
-    return 'r'
-  end
-  list.done[#list.done + 1] = token
-  return 'a'
-end
-
--- finish forgets what is settled.
-local function finish(list)
-  local counted = call('EXISTS', K .. 'a:' .. list.id) == 1
-  for from = 1, #list.done, 1000 do
-    local to = math.min(from + 999, #list.done)
-    call('ZREM', K .. 'u:' .. list.id, unpack(list.done, from, to))
-    if counted then call('HDEL', K .. 'a:' .. list.id, unpack(list.done, from, to)) end
-  end
-  local R = ring(list.inc)
-  tidy(R, list.group)
-  R.passed = true
-end
-
-local letters = {}
-each(function(list, token)
-  if list then list.tokens[#list.tokens + 1] = token end
-end)
-for _, list in pairs(leases) do look(list) end
-each(function(list, token, verdict) letters[#letters + 1] = decide(list, token, verdict) end)
-for _, list in pairs(leases) do finish(list) end
+finish()
 if exists then close(true) end
 local out = answer('ok')
 out[5] = join(letters)

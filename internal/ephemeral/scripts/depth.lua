@@ -12,7 +12,11 @@ for _, inc in ipairs(call('ZRANGE', K .. 'h', 0, -1)) do
   parts[i + 1], parts[i + 2], parts[i + 3] = R.part, R.o - R.d, R.y - R.f
   for _, name in ipairs(names) do
     local passed = math.max(tonumber(call('HGET', K .. 'r:' .. inc, 'k:' .. name) or R.d), R.d)
-    owed[name] = owed[name] + R.o - passed + call('ZCARD', K .. 'u:' .. inc .. ':' .. name)
+    owed[name] = owed[name] + R.o - passed + call('ZCARD', K .. 'b:' .. inc .. ':' .. name)
+    for _, run in ipairs(call('ZRANGE', K .. 'e:' .. inc .. ':' .. name, 0, -1)) do
+      local first, last = parse(run)
+      owed[name] = owed[name] + last - first + 1
+    end
   end
 end
 local list = {}

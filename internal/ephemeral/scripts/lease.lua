@@ -1,21 +1,56 @@
--- labelOf tells how often a message was delivered to a group, and how many deliveries were taken back. While a message is
--- leased, its label is that of the run; so a run that is over cannot end a later lease.
-local function labelOf(id, token)
-  local label = call('HGET', K .. 'a:' .. id, token) or '1:0'
-  local times, undone = string.match(label, '(%d+):(%d+)')
-  return label, tonumber(times), tonumber(undone)
+-- A token is a sequence with a salt.
+local function sequence(token) return tonumber(string.sub(token, 1, -1 - SALT)) end
+local function saltOf(token) return string.sub(token, -SALT) end
+
+local function parse(run)
+  local first, last, salt, times = string.match(run, '(%d+):(%d+):(%d+):(%d+)')
+  return tonumber(first), tonumber(last), salt, tonumber(times)
 end
 
--- tidy forgets the runs of a group in which nothing is left.
-local function tidy(R, group)
-  local id = R.inc .. ':' .. group
-  local low = call('ZRANGE', K .. 'u:' .. id, 0, 0)[1]
-  local below = low and '(' .. int(sequence(low)) or '+inf'
-  for _, run in ipairs(call('ZRANGEBYSCORE', K .. 'e:' .. id, '-inf', below)) do
-    if not low or tonumber(string.match(run, ':(%d+):')) < sequence(low) then
-      call('ZREM', K .. 'e:' .. id, run)
-      call('ZREM', K .. 'l', R.inc .. ':' .. run .. ':' .. group)
-    end
+-- grant leases neighbours to a group until a deadline.
+local function grant(R, group, first, last, salt, times, deadline)
+  local run = int(first) .. ':' .. int(last) .. ':' .. salt .. ':' .. times
+  call('ZADD', K .. 'e:' .. R.inc .. ':' .. group, first, run)
+  call('ZADD', K .. 'l', deadline, R.inc .. ':' .. run .. ':' .. group)
+end
+
+local function revoke(R, group, run)
+  call('ZREM', K .. 'e:' .. R.inc .. ':' .. group, run)
+  call('ZREM', K .. 'l', R.inc .. ':' .. run .. ':' .. group)
+end
+
+-- release ends the lease of messages from one sequence to another, as far as they are in one run. It answers the last of
+-- them and how often they were delivered; nil when the first one is not leased.
+local function release(R, group, from, to, salt)
+  local run = call('ZREVRANGEBYSCORE', K .. 'e:' .. R.inc .. ':' .. group, from, '-inf', 'LIMIT', 0, 1)[1]
+  if not run then return nil end
+  local first, last, itsSalt, times = parse(run)
+  if last < from or itsSalt ~= salt then return nil end
+  to = math.min(to, last)
+  if first < from or to < last then
+    local deadline = call('ZSCORE', K .. 'l', R.inc .. ':' .. run .. ':' .. group)
+    if first < from then grant(R, group, first, from - 1, salt, times, deadline) end
+    if to < last then grant(R, group, to + 1, last, salt, times, deadline) end
   end
+  revoke(R, group, run)
+  return to, times
+end
+
+-- putBack has a message delivered again.
+local function putBack(R, group, token, times)
+  call('ZADD', K .. 'b:' .. R.inc .. ':' .. group, sequence(token), token .. ':' .. times)
+  call('ZADD', K .. 'w:' .. group, 0, R.part)
+  ready = true
+end
+
+-- giveBack is that for a message that failed: when it was delivered often enough, it is given up for the group.
+local function giveBack(R, group, token, times)
+  if times < M.rl then
+    putBack(R, group, token, times)
+    return true
+  end
+  drops.dr = drops.dr + 1
+  R.passed = true
+  return false
 end
 

@@ -11,11 +11,10 @@
 --   h          rings that hold something, by the sequence of their oldest message
 --   g          groups, by the time of their last pop
 --   w:<group>  partitions that may have something for a group
---   u:<inc>:<group>  tokens of what is delivered and not settled, by sequence
---   b:<inc>:<group>  of those, the ones to be delivered again
---   a:<inc>:<group>  token -> label, for those that came back: deliveries, and how many of them did not count
---   e:<inc>:<group>  runs <first>:<last>:<label> that were leased together, by the first sequence
---   l          the same runs of all rings, <inc>:<run>:<group>, by the time their lease ends
+--   e:<inc>:<group>  leased runs, by the first sequence: <first>:<last>:<salt>:<deliveries>, neighbours of one push that
+--              were delivered together
+--   l          the runs of all rings and groups, <inc>:<run>:<group>, by the time their lease ends
+--   b:<inc>:<group>  <token>:<deliveries> of what is to be delivered again, by sequence
 --   k          group -> messages that were dropped before it got them
 --   x          version of the last deletion, for a while
 --
@@ -158,8 +157,6 @@ local function cursors(R, field)
   return out
 end
 
-local function sequence(token) return tonumber(string.sub(token, 1, -1 - SALT)) end
-
 -- trim removes what every group has settled.
 local function trim(R)
   local names = groups()
@@ -167,10 +164,11 @@ local function trim(R)
   local at, low = cursors(R, 'c:'), R.q + 1
   for i, name in ipairs(names) do
     if not at[i] then return end
-    local owed = at[i] + 1
-    local first = call('ZRANGE', K .. 'u:' .. R.inc .. ':' .. name, 0, 0)[1]
-    if first then owed = math.min(owed, sequence(first)) end
-    low = math.min(low, owed)
+    low = math.min(low, at[i] + 1)
+    for _, kind in ipairs({'e:', 'b:'}) do
+      local first = call('ZRANGE', K .. kind .. R.inc .. ':' .. name, 0, 0, 'WITHSCORES')[2]
+      if first then low = math.min(low, tonumber(first)) end
+    end
     if low <= R.h then return end
   end
   cut(R, low)

@@ -2,13 +2,14 @@
 -- 18 lease or commit, 19 whether a caller that gets nothing is going to wait, 20 how many messages the first one would
 -- rather wait for (0: any), then how many messages each of them wants.
 -- Answers: ms until something may become due by itself (-1: not known), how many are there if that was not enough,
--- then for each caller how many it gets and those: token, deliveries, payload; where another ring begins, the partition
--- and 0 and the incarnation come before.
+-- then for each caller how many runs it gets and those: partition, incarnation, first sequence, salt, deliveries, how many
+-- messages, the payloads.
 freely()
 if open(true) == nil then return answer('redeclare') end
 settle()
 
-local group, pinned, want, budget = ARGV[15], ARGV[16] ~= '', 0, 0
+local group, pinned = ARGV[15], ARGV[16] ~= ''
+local want, budget, runs = 0, 0, 0 -- of the caller we are at: messages and bytes left, runs given
 local leased, enough = ARGV[18] == 'lease', tonumber(ARGV[20])
 local deadline, candidates = now + M.ls * 1000, K .. 'w:' .. group
 
@@ -33,46 +34,30 @@ local function available(R)
   return R.o - math.max(passed, R.d) + call('ZCARD', K .. 'b:' .. R.inc .. ':' .. group)
 end
 
-local shown -- the ring whose messages we are listing
-
-local function give(R, token, times, payload)
-  local n = #out
-  if shown ~= R then
-    out[n + 1], out[n + 2], out[n + 3] = R.part, 0, R.inc
-    shown, n = R, n + 3
-  end
-  out[n + 1], out[n + 2], out[n + 3] = token, times, payload
-  want, budget = want - 1, budget - #payload
-end
-
 local function more() return want > 0 and budget > 0 end
 
--- lease notes that messages of a ring, from one sequence to another, were delivered together.
-local function lease(R, first, last, label)
-  local run = int(first) .. ':' .. int(last) .. ':' .. label
-  call('ZADD', K .. 'e:' .. R.inc .. ':' .. group, first, run)
-  call('ZADD', K .. 'l', deadline, R.inc .. ':' .. run .. ':' .. group)
+-- give hands out neighbours: payloads from one place to another of a list.
+local function give(R, first, salt, times, payloads, from, to)
+  local n = #out
+  out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5], out[n + 6] = R.part, R.inc, first, salt, times, to - from + 1
+  n = n + 6 - from + 1
+  for i = from, to do out[n + i] = payloads[i] end
+  runs = runs + 1
 end
 
 -- again delivers what came back, in its old order.
 local function again(R)
   local id = R.inc .. ':' .. group
-  for _, token in ipairs(call('ZRANGE', K .. 'b:' .. id, 0, want - 1)) do
+  for _, member in ipairs(call('ZRANGE', K .. 'b:' .. id, 0, want - 1)) do
     if not more() then return end
-    local seq = sequence(token)
+    local token, times = string.match(member, '(%d+):(%d+)')
+    local seq, salt = sequence(token), saltOf(token)
     local S = holding(R, seq)
-    local _, times, undone = labelOf(id, token)
-    call('ZREM', K .. 'b:' .. id, token)
-    if leased then
-      local label = times + 1 .. ':' .. undone
-      call('HSET', K .. 'a:' .. id, token, label)
-      lease(R, seq, seq, label)
-    else
-      call('ZREM', K .. 'u:' .. id, token)
-      call('HDEL', K .. 'a:' .. id, token)
-      R.passed = true
-    end
-    give(R, token, times + 1, S.payloads[seq - S.first + 3])
+    local i = seq - S.first + 3
+    call('ZREM', K .. 'b:' .. id, member)
+    if leased then grant(R, group, seq, seq, salt, times + 1, deadline) else R.passed = true end
+    give(R, seq, salt, times + 1, S.payloads, i, i)
+    want, budget = want - 1, budget - #S.payloads[i]
   end
 end
 
@@ -89,29 +74,28 @@ end
 local function fresh(R)
   local at, passed, new = cursorOf(R)
   passed = math.max(passed, R.d)
-  local unsettled, first, moved = {}, 0, new
-  local before = -1
+  local moved, before, first, salt = new, -1, 0, nil -- first and salt: of the run that is under way
   while more() and passed < R.o and passed > before do
     before = passed
     for _, e in ipairs(upcoming(R, at, passed)) do
+      if not more() then break end
       local S = segment(e)
-      for i = passed - S.ord + 2, S.n do
-        if not more() then break end
-        at, passed, moved = S.first + i - 1, S.ord + i - 1, true
-        local token = int(at) .. S.salt
-        if leased then
-          if first == 0 then first = at end
-          local n = #unsettled
-          unsettled[n + 1], unsettled[n + 2] = int(at), token
-        end
-        give(R, token, 1, S.payloads[i + 2])
+      local from = passed - S.ord + 4 -- in the list of payloads
+      local to = from - 1
+      while to < S.n + 2 and more() do
+        to = to + 1
+        want, budget = want - 1, budget - #S.payloads[to]
       end
+      local start = S.first + from - 3
+      if leased and (salt ~= S.salt or start ~= at + 1) then
+        if salt then grant(R, group, first, at, salt, 1, deadline) end
+        first, salt = start, S.salt
+      end
+      give(R, start, S.salt, 1, S.payloads, from, to)
+      at, passed, moved = S.first + to - 3, S.ord + to - 3, true
     end
   end
-  for from = 1, #unsettled, 1000 do
-    call('ZADD', K .. 'u:' .. R.inc .. ':' .. group, unpack(unsettled, from, math.min(from + 999, #unsettled)))
-  end
-  if first > 0 then lease(R, first, at, '1:0') end
+  if salt then grant(R, group, first, at, salt, 1, deadline) end
   if moved then call('HSET', K .. 'r:' .. R.inc, 'c:' .. group, at, 'k:' .. group, passed) end
   if not leased and moved then R.passed = true end
   return passed >= R.o
@@ -151,7 +135,7 @@ end
 local found, hungry = false, false
 for i = 21, #ARGV do
   local head = #out + 1
-  out[head], want, budget, shown = 0, tonumber(ARGV[i]), tonumber(ARGV[17]), nil
+  out[head], want, budget, runs = 0, tonumber(ARGV[i]), tonumber(ARGV[17]), 0
   if take and not hungry then
     each(function(R)
       again(R)
@@ -159,7 +143,7 @@ for i = 21, #ARGV do
       return not drained, not more()
     end)
   end
-  out[head] = (#out - head) / 3
+  out[head] = runs
   if out[head] > 0 then found = true else hungry = true end
 end
 

@@ -4,6 +4,23 @@ local functions
 function seldom()
   if functions then return functions end
 
+  -- dropLeased takes from a group what is below a sequence, and notes it.
+  local function dropLeased(R, name, below, owed)
+    local id = R.inc .. ':' .. name
+    for _, run in ipairs(call('ZRANGEBYSCORE', K .. 'e:' .. id, '-inf', '(' .. int(below))) do
+      local first, last, salt, times = parse(run)
+      for seq = first, math.min(last, below - 1) do owed[seq] = true end
+      if last >= below then
+        grant(R, name, below, last, salt, times, call('ZSCORE', K .. 'l', R.inc .. ':' .. run .. ':' .. name))
+      end
+      revoke(R, name, run)
+    end
+    for _, member in ipairs(call('ZRANGEBYSCORE', K .. 'b:' .. id, '-inf', '(' .. int(below))) do
+      owed[sequence(string.match(member, '%d+'))] = true
+      call('ZREM', K .. 'b:' .. id, member)
+    end
+  end
+
   -- drop removes what is below a sequence though somebody is owed it, and counts that.
   local function drop(R, below, reason)
     local gone, names = R.d, groups()
@@ -17,67 +34,41 @@ function seldom()
         call('HSET', K .. 'r:' .. R.inc, 'c:' .. name, below - 1, 'k:' .. name, R.d)
         call('HINCRBY', K .. 'k', name, R.d - k)
       end
-      local id = R.inc .. ':' .. name
-      for _, token in ipairs(call('ZRANGEBYSCORE', K .. 'u:' .. id, '-inf', '(' .. int(below))) do
-        owed[token] = true
-        call('ZREM', K .. 'u:' .. id, token)
-        call('ZREM', K .. 'b:' .. id, token)
-        call('HDEL', K .. 'a:' .. id, token)
-      end
+      dropLeased(R, name, below, owed)
     end
     local n = R.d - math.max(slowest, gone)
     if #names == 0 then n = R.d - gone end
-    for token in pairs(owed) do
-      if slowest == R.d or sequence(token) <= reached then n = n + 1 end
+    for seq in pairs(owed) do
+      if slowest == R.d or seq <= reached then n = n + 1 end
     end
     drops[reason] = drops[reason] + n
     R.passed = true -- what comes next may have waited only for these
   end
 
-  -- giveBack ends a lease: the message is delivered again or, when it was often enough, given up for the group.
-  local function giveBack(R, token, group)
-    local id = R.inc .. ':' .. group
-    local label, times = labelOf(id, token)
-    if times >= M.rl then
-      call('ZREM', K .. 'u:' .. id, token)
-      call('HDEL', K .. 'a:' .. id, token)
-      drops.dr = drops.dr + 1
-      R.passed = true
-      return false
-    end
-    call('ZADD', K .. 'b:' .. id, sequence(token), token)
-    call('HSET', K .. 'a:' .. id, token, label)
-    call('ZADD', K .. 'w:' .. group, 0, R.part)
-    ready = true
-    return true
-  end
-
-  -- endRun gives back what is left of a run.
+  -- endRun gives back a run whose time is up.
   local function endRun(member)
-    local inc, first, last, label, group = string.match(member, '^(%x+):(%d+):(%d+):(%d+:%d+):(.*)$')
-    local id = inc .. ':' .. group
-    call('ZREM', K .. 'l', member)
-    call('ZREM', K .. 'e:' .. id, first .. ':' .. last .. ':' .. label)
+    local inc, run, group = string.match(member, '^(%x+):(%d+:%d+:%d+:%d+):(.*)$')
     local R = ring(inc)
-    for _, token in ipairs(R and call('ZRANGEBYSCORE', K .. 'u:' .. id, first, last) or {}) do
-      if labelOf(id, token) == label and not call('ZSCORE', K .. 'b:' .. id, token) then giveBack(R, token, group) end
+    if not R then
+      call('ZREM', K .. 'l', member)
+      return
     end
+    revoke(R, group, run)
+    local first, last, salt, times = parse(run)
+    for seq = first, last do giveBack(R, group, int(seq) .. salt, times) end
   end
 
   -- forget removes what is kept of a group in a ring.
   local function forget(R, group)
     local id = R.inc .. ':' .. group
     for _, run in ipairs(call('ZRANGE', K .. 'e:' .. id, 0, -1)) do call('ZREM', K .. 'l', R.inc .. ':' .. run .. ':' .. group) end
-    call('DEL', K .. 'u:' .. id, K .. 'b:' .. id, K .. 'a:' .. id, K .. 'e:' .. id)
+    call('DEL', K .. 'b:' .. id, K .. 'e:' .. id)
   end
 
   -- destroy removes the queue with all that belongs to it.
   local function destroy()
     for _, inc in ipairs(call('HVALS', K .. 'p')) do
-      for _, name in ipairs(groups()) do
-        local id = inc .. ':' .. name
-        call('DEL', K .. 'u:' .. id, K .. 'b:' .. id, K .. 'a:' .. id, K .. 'e:' .. id)
-      end
+      for _, name in ipairs(groups()) do call('DEL', K .. 'b:' .. inc .. ':' .. name, K .. 'e:' .. inc .. ':' .. name) end
       call('DEL', K .. 'r:' .. inc, K .. 's:' .. inc)
     end
     for _, name in ipairs(groups()) do call('DEL', K .. 'w:' .. name) end
@@ -105,7 +96,7 @@ function seldom()
     return #ended == 1000 or #old == 100
   end
 
-  functions = {drop = drop, giveBack = giveBack, forget = forget, destroy = destroy, settle = settle}
+  functions = {drop = drop, forget = forget, destroy = destroy, settle = settle}
   return functions
 end
 
