@@ -67,7 +67,7 @@ func (s *Service) settle(u *ackUnit) (letters string, err error) {
 // Ack settles messages, or puts them back. The outcomes are in the order of the
 // items.
 func (s *Service) Ack(ctx context.Context, a *mq.EphemeralAck) ([]mq.EphemeralOutcome, error) {
-	if err := s.admit(ctx, a.Tenant, 0); err != nil {
+	if _, err := s.admit(ctx, a.Tenant, 0); err != nil {
 		return nil, err
 	}
 	out, index := make([]mq.EphemeralOutcome, len(a.Items)), make([]int, 0, len(a.Items))

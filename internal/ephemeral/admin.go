@@ -16,11 +16,12 @@ const buriedFor = 10 * time.Minute
 // Configure declares a queue, in place of what was declared before. What is
 // stored counts; Redis, when it is away, learns of it with the next call.
 func (s *Service) Configure(ctx context.Context, tenant mq.UUID, queue string, o mq.EphemeralOptions) error {
-	if err := s.admit(ctx, tenant, 0); err != nil {
+	grant, err := s.admit(ctx, tenant, 0)
+	if err != nil {
 		return err
 	}
 	at := s.addressOf(tenant, queue)
-	if err := s.reserve(ctx, at.tenant, tenant, 0); mq.KindOf(err) == mq.KindForbidden {
+	if err := s.mayMake(ctx, at, grant); mq.KindOf(err) == mq.KindForbidden {
 		return err
 	}
 	version, err := s.store.PutEphemeral(ctx, tenant, queue, o)
@@ -50,7 +51,7 @@ func declarationFault(err error, code string) error {
 
 // Reset drops all messages of a queue and returns how many there were.
 func (s *Service) Reset(ctx context.Context, tenant mq.UUID, queue string) (dropped int64, err error) {
-	if err := s.admit(ctx, tenant, 0); err != nil {
+	if _, err := s.admit(ctx, tenant, 0); err != nil {
 		return 0, err
 	}
 	at := s.addressOf(tenant, queue)
@@ -63,7 +64,7 @@ func (s *Service) Reset(ctx context.Context, tenant mq.UUID, queue string) (drop
 
 // Delete removes a queue, its groups and its declaration.
 func (s *Service) Delete(ctx context.Context, tenant mq.UUID, queue string) (deleted, declared bool, err error) {
-	if err := s.admit(ctx, tenant, 0); err != nil {
+	if _, err := s.admit(ctx, tenant, 0); err != nil {
 		return false, false, err
 	}
 	at := s.addressOf(tenant, queue)
@@ -85,7 +86,7 @@ func (s *Service) Delete(ctx context.Context, tenant mq.UUID, queue string) (del
 // Queues lists the queues of a tenant: those Redis holds, and those that are
 // declared and were not used since Redis lost its contents.
 func (s *Service) Queues(ctx context.Context, tenant mq.UUID) (list []mq.EphemeralQueue, cellBytes int64, err error) {
-	if err := s.admit(ctx, tenant, 0); err != nil {
+	if _, err := s.admit(ctx, tenant, 0); err != nil {
 		return nil, 0, err
 	}
 	prefix := tenantKey(tenant) + "/"
@@ -99,7 +100,9 @@ func (s *Service) Queues(ctx context.Context, tenant mq.UUID) (list []mq.Ephemer
 	known := s.declared.all()
 	for _, q := range held {
 		if d, ok := known[q.id]; ok {
-			q.Declared, q.Limits = true, d.limits
+			if q.Declared = true; d.version >= q.version {
+				q.Limits = d.limits
+			}
 			delete(known, q.id)
 		}
 		list = append(list, q.EphemeralQueue)
@@ -197,7 +200,7 @@ func (s *Service) retract(ctx context.Context) error {
 
 // Depth tells what a queue holds and what its groups are owed.
 func (s *Service) Depth(ctx context.Context, tenant mq.UUID, queue, group string) (*mq.EphemeralDepth, error) {
-	if err := s.admit(ctx, tenant, 0); err != nil {
+	if _, err := s.admit(ctx, tenant, 0); err != nil {
 		return nil, err
 	}
 	at := s.addressOf(tenant, queue)

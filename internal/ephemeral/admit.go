@@ -12,23 +12,23 @@ import (
 
 // admit refuses in the order of the contract: no store, the operator's switch,
 // the grant, the rate of messages.
-func (s *Service) admit(ctx context.Context, tenant mq.UUID, messages int) error {
+func (s *Service) admit(ctx context.Context, tenant mq.UUID, messages int) (*mq.EphemeralGrant, error) {
 	if s.redis == nil {
-		return fault(errNoRedis)
+		return nil, fault(errNoRedis)
 	}
 	enabled, grant := s.declared.settings(ctx, tenant)
 	switch {
 	case !enabled:
-		return &mq.Error{
+		return nil, &mq.Error{
 			Kind: mq.KindUnavailable, Code: mq.CodeEphemeralDisabled, Message: "ephemeral queues are turned off",
 			RetryAfter: time.Second,
 		}
 	case grant == nil && s.cfg.RequireGrant, grant != nil && !grant.Enabled:
-		return &mq.Error{Kind: mq.KindForbidden, Code: mq.CodeEphemeralGated, Message: "ephemeral queues are not part of this plan"}
+		return nil, &mq.Error{Kind: mq.KindForbidden, Code: mq.CodeEphemeralGated, Message: "ephemeral queues are not part of this plan"}
 	case grant != nil && grant.MessagesPerSecond != nil && *grant.MessagesPerSecond > 0:
-		return s.rates.spend(tenant, *grant.MessagesPerSecond, messages)
+		return grant, s.rates.spend(tenant, *grant.MessagesPerSecond, messages)
 	}
-	return nil
+	return grant, nil
 }
 
 // rates is one bucket of messages a tenant, at this broker.
@@ -119,47 +119,95 @@ func (u *usage) readAt() time.Time {
 	return u.at
 }
 
-// reserve refuses a push beyond the tenant's bytes or queues, or beyond what
-// the installation may hold. Several pushes at once may go over a little.
-func (s *Service) reserve(ctx context.Context, tenant string, id mq.UUID, bytes int64) error {
-	_, grant := s.declared.settings(ctx, id)
-	if s.overLimit(tenant, grant, bytes) == nil {
-		return nil
+// near is the share of a limit from which on what is remembered of the usage is
+// read again, at most this often: other brokers add to it too.
+const (
+	near      = 0.9
+	nearPause = 100 * time.Millisecond
+)
+
+// reserve refuses a push beyond the tenant's bytes, or beyond what the
+// installation may hold. Several pushes at once may go over a little.
+func (s *Service) reserve(ctx context.Context, at address, grant *mq.EphemeralGrant, bytes int64) error {
+	close, over := s.limits(at.tenant, grant, bytes)
+	asked := time.Now()
+	if over == nil {
+		if !close {
+			return nil
+		}
+		asked = asked.Add(-nearPause)
 	}
 	// What is remembered may be out of date: nothing is refused on its word.
-	asked := time.Now()
-	s.usage.reading.Lock()
-	defer s.usage.reading.Unlock()
-	if s.usage.readAt().Before(asked) {
-		if err := s.readUsage(ctx); err != nil {
-			return err
-		}
+	if err := s.readUsageSince(ctx, asked); err != nil {
+		return err
 	}
-	return s.overLimit(tenant, grant, bytes)
+	_, over = s.limits(at.tenant, grant, bytes)
+	return over
 }
 
-func (s *Service) overLimit(tenant string, grant *mq.EphemeralGrant, bytes int64) error {
-	total, held, queues := s.usage.of(tenant)
-	if over(grant, held+bytes, queues) {
-		return &mq.Error{Kind: mq.KindForbidden, Code: mq.CodeEphemeralQuota, Message: "the tenant's ephemeral queues hold as much as they may"}
+// limits says whether that many bytes more come close to a limit, and whether
+// they go beyond.
+func (s *Service) limits(tenant string, grant *mq.EphemeralGrant, bytes int64) (close bool, over error) {
+	total, held, _ := s.usage.of(tenant)
+	total, held = total+bytes, held+bytes
+	if limit := positiveLimit(grant, func(g *mq.EphemeralGrant) *int64 { return g.MaxBytes }); limit > 0 {
+		if held > limit {
+			return true, overQuota("the tenant's ephemeral queues hold as much as they may")
+		}
+		close = float64(held) > near*float64(limit)
 	}
-	if total+bytes > s.cfg.MaxBytes {
-		return &mq.Error{
+	if total > s.cfg.MaxBytes {
+		return true, &mq.Error{
 			Kind: mq.KindUnavailable, Code: mq.CodeEphemeralUnavailable, RetryAfter: time.Second,
 			Message: "ephemeral queues hold as much as they may, all together",
 		}
 	}
+	return close || float64(total) > near*float64(s.cfg.MaxBytes), nil
+}
+
+// mayMake refuses a call on a queue that is not there yet and that the tenant
+// may not have besides the others.
+func (s *Service) mayMake(ctx context.Context, at address, grant *mq.EphemeralGrant) error {
+	limit := positiveLimit(grant, func(g *mq.EphemeralGrant) *int64 { return g.MaxQueues })
+	if limit == 0 {
+		return nil
+	}
+	if err := s.readUsageSince(ctx, time.Now().Add(-nearPause)); err != nil {
+		return err
+	}
+	if _, _, queues := s.usage.of(at.tenant); queues < limit {
+		return nil
+	}
+	n, err := s.redis.Exists(ctx, at.keys()[0]).Result()
+	if err != nil {
+		return s.failed(err)
+	}
+	if n == 0 {
+		return overQuota("the tenant has as many ephemeral queues as it may")
+	}
 	return nil
 }
 
-// over tells whether a tenant is beyond its grant. Limits of zero and below
-// are none.
-func over(g *mq.EphemeralGrant, bytes, queues int64) bool {
-	if g == nil {
-		return false
+// positiveLimit reads a limit of a grant. Limits of zero and below are none.
+func positiveLimit(g *mq.EphemeralGrant, of func(*mq.EphemeralGrant) *int64) int64 {
+	if g == nil || of(g) == nil {
+		return 0
 	}
-	return g.MaxBytes != nil && *g.MaxBytes > 0 && bytes > *g.MaxBytes ||
-		g.MaxQueues != nil && *g.MaxQueues > 0 && queues > *g.MaxQueues
+	return max(*of(g), 0)
+}
+
+func overQuota(message string) error {
+	return &mq.Error{Kind: mq.KindForbidden, Code: mq.CodeEphemeralQuota, Message: message}
+}
+
+// readUsageSince reads the usage unless somebody did after an instant.
+func (s *Service) readUsageSince(ctx context.Context, since time.Time) error {
+	s.usage.reading.Lock()
+	defer s.usage.reading.Unlock()
+	if s.usage.readAt().After(since) {
+		return nil
+	}
+	return s.readUsage(ctx)
 }
 
 // readUsage asks every bucket what it holds.

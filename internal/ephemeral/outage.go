@@ -30,7 +30,10 @@ func fault(err error) error {
 // failed notes that Redis did not answer, and translates the error.
 func (s *Service) failed(err error) error {
 	if isOutage(err) {
-		s.turned(false, err)
+		select {
+		case s.lost <- err:
+		default:
+		}
 	}
 	return fault(err)
 }
@@ -63,26 +66,38 @@ func (s *Service) turned(up bool, why error) {
 		return
 	}
 	s.log.Warn("ephemeral queues are not reachable", "error", why)
-	select {
-	case s.lost <- struct{}{}:
-	default:
-	}
 }
 
 // returnPause is between two looks at a Redis that is away.
 const returnPause = 200 * time.Millisecond
 
-// awaitReturn returns once Redis answers, false when ctx ends before.
-func (s *Service) awaitReturn(ctx context.Context) bool {
-	for !s.up.Load() {
-		if err := s.redis.Ping(ctx).Err(); err == nil {
+// pingTimeout is how long Redis may take to say that it is there. Calls have
+// more time, but they are not alone.
+const pingTimeout = time.Second
+
+func (s *Service) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	return s.redis.Ping(ctx).Err() == nil
+}
+
+// watch finds out whether Redis is away when a call has failed: it may have
+// been that one connection only.
+func (s *Service) watch(ctx context.Context) {
+	for {
+		var why error
+		select {
+		case <-ctx.Done():
+			return
+		case why = <-s.lost:
+		}
+		for !s.answers(ctx) && ctx.Err() == nil {
+			s.turned(false, why)
+			pause(ctx, returnPause)
+		}
+		if !s.up.Load() && ctx.Err() == nil {
 			s.turned(true, nil)
 			s.missed(ctx)
-			break
-		}
-		if !pause(ctx, returnPause) {
-			return false
 		}
 	}
-	return ctx.Err() == nil
 }

@@ -38,13 +38,17 @@ type popRequest struct {
 
 // Pop hands out messages, waiting for some up to p.Wait.
 func (s *Service) Pop(ctx context.Context, p *mq.EphemeralPop) (*mq.EphemeralDelivery, error) {
-	if err := s.admit(ctx, p.Tenant, 0); err != nil {
+	grant, err := s.admit(ctx, p.Tenant, 0)
+	if err != nil {
 		return nil, err
 	}
 	if p.Group == "" {
 		p.Group = mq.QueueMode
 	}
 	at := s.addressOf(p.Tenant, p.Queue)
+	if err := s.mayMake(ctx, at, grant); err != nil {
+		return nil, err
+	}
 	limits := s.declared.of(ctx, at.queue).limits
 	key := popKey{
 		queue: at.queue, partition: p.Partition, group: p.Group, auto: p.AutoCommit,

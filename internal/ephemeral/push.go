@@ -21,7 +21,8 @@ type pushUnit struct {
 
 // Push stores all messages of p, or none.
 func (s *Service) Push(ctx context.Context, p *mq.EphemeralPush) error {
-	if err := s.admit(ctx, p.Tenant, len(p.Payloads)); err != nil {
+	grant, err := s.admit(ctx, p.Tenant, len(p.Payloads))
+	if err != nil {
 		return err
 	}
 	if len(p.Payloads) == 0 {
@@ -34,7 +35,10 @@ func (s *Service) Push(ctx context.Context, p *mq.EphemeralPush) error {
 		bytes += len(payload)
 		u.args = append(u.args, payload)
 	}
-	if err := s.reserve(ctx, u.at.tenant, p.Tenant, int64(bytes)); err != nil {
+	if err := s.mayMake(ctx, u.at, grant); err != nil {
+		return err
+	}
+	if err := s.reserve(ctx, u.at, grant, int64(bytes)); err != nil {
 		// That the queue is full comes first, and it is the queue's owner who
 		// can do something about it.
 		if s.isFull(ctx, u.at, len(p.Payloads), bytes) {

@@ -159,7 +159,7 @@ func dial(t *testing.T, url string) redis.UniversalClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.DialTimeout, o.ReadTimeout, o.MaxRetries = time.Second, 3*time.Second, -1
+	o.DialTimeout, o.ReadTimeout, o.MaxRetries, o.ContextTimeoutEnabled = time.Second, 3*time.Second, -1, true
 	c := redis.NewClient(o)
 	t.Cleanup(func() { _ = c.Close() })
 	return c

@@ -99,8 +99,8 @@ type Service struct {
 	pushes   batch.Lanes[*pushUnit]
 	acks     batch.Lanes[*ackUnit]
 
-	up    atomic.Bool   // Redis answered last time
-	lost  chan struct{} // it did not
+	up    atomic.Bool // Redis answered last time
+	lost  chan error  // why it did not
 	mu    sync.Mutex
 	epoch string // of the contents, as last seen
 }
@@ -109,7 +109,7 @@ type Service struct {
 // nil means that there is no Redis: every call is refused.
 func New(client redis.UniversalClient, store Store, metrics Metrics, cfg Config) *Service {
 	cfg = cfg.withDefaults()
-	s := &Service{redis: client, store: store, metrics: metrics, cfg: cfg, log: cfg.Logger, usage: &usage{}, lost: make(chan struct{}, 1)}
+	s := &Service{redis: client, store: store, metrics: metrics, cfg: cfg, log: cfg.Logger, usage: &usage{}, lost: make(chan error, 1)}
 	s.declared = newDeclarations(store, cfg)
 	s.up.Store(true)
 	metrics.EphemeralUp(client != nil)
@@ -133,6 +133,7 @@ func (s *Service) Run(ctx context.Context) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { s.hear(ctx) })
+	wg.Go(func() { s.watch(ctx) })
 	wg.Go(func() { s.sweepEvery(ctx, sweepInterval) })
 	wg.Go(func() { s.refresh(ctx) })
 	wg.Wait()

@@ -20,14 +20,7 @@ const lookAgain = time.Minute
 func (s *Service) sweepEvery(ctx context.Context, interval time.Duration) {
 	for {
 		// Brokers must not all look at the same instant.
-		t := time.NewTimer(interval - time.Duration(rand.Int64N(int64(interval)/4+1)))
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		case <-s.lost: // it may have been one connection only
-		}
-		t.Stop()
-		if !s.awaitReturn(ctx) {
+		if !pause(ctx, interval-time.Duration(rand.Int64N(int64(interval)/4+1))) {
 			return
 		}
 		if err := s.sweep(ctx); err != nil && ctx.Err() == nil && !isOutage(err) {

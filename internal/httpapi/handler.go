@@ -214,6 +214,9 @@ func (s *server) logFailure(r *http.Request, route string, ref *refusal, err err
 	case ref.status >= http.StatusInternalServerError:
 		level = slog.LevelWarn
 	}
+	if ref.cause != nil && errors.Is(err, ref) {
+		err = fmt.Errorf("%w: %w", err, ref.cause) // a refusal's own text is for the caller
+	}
 	s.log.Log(r.Context(), level, "request failed", "method", r.Method, "route", route, "path", r.URL.EscapedPath(),
 		"tenant", callerOf(r).Tenant.String(), "remote", r.RemoteAddr, "status", ref.status, "err", err)
 }

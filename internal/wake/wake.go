@@ -117,6 +117,7 @@ func (b *Bus) Run(ctx context.Context) {
 }
 
 func (b *Bus) send(ctx context.Context) {
+	failing := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -129,7 +130,10 @@ func (b *Bus) send(ctx context.Context) {
 			continue
 		}
 		if err := b.publish(ctx, texts); err != nil && ctx.Err() == nil {
-			b.cfg.Logger.Warn("hints not sent, other brokers look by themselves", "hints", len(texts), "error", err)
+			if !failing { // once an outage
+				b.cfg.Logger.Warn("hints not sent, other brokers look by themselves", "hints", len(texts), "error", err)
+			}
+			failing = true
 			pause(ctx, retryPause)
 			// Late is better than never, and what was said since joins them.
 			for _, h := range hints {
@@ -137,6 +141,7 @@ func (b *Bus) send(ctx context.Context) {
 			}
 			continue
 		}
+		failing = false
 		b.cfg.Metrics.HintsSent(len(texts))
 		// The first hint after a quiet time leaves at once; those that come
 		// while it travels and in the tick after it share the next trip.
