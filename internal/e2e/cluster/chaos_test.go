@@ -202,6 +202,10 @@ const mostMemory = 300 << 20
 func sound(t *testing.T, c *Cluster) {
 	t.Helper()
 	for _, b := range c.Brokers {
+		if !b.proc.Running() {
+			t.Errorf("nobody stopped it: %v", b.proc.ended())
+			continue
+		}
 		for _, text := range []string{"DATA RACE", "panic: ", "level=ERROR"} {
 			if n := logged(c, b.Name, text); n > 0 {
 				t.Errorf("the log of %s has %q %d times", b.Name, text, n)
