@@ -49,8 +49,11 @@ func (s *Service) gathered(ctx context.Context, queues [][]int, build func([]int
 // runAll runs scripts in one trip.
 func (s *Service) runAll(ctx context.Context, calls []*call) ([]reply, []error) {
 	replies, errs := make([]reply, len(calls)), make([]error, len(calls))
-	_, isCluster := s.redis.(*redis.ClusterClient)
-	if len(calls) == 1 || isCluster {
+	if len(calls) == 1 {
+		replies[0], errs[0] = s.run(ctx, calls[0])
+		return replies, errs
+	}
+	if _, isCluster := s.redis.(*redis.ClusterClient); isCluster {
 		// The client of a cluster sends a pipeline again whose answer was
 		// lost; what is sent alone it does not.
 		var wg sync.WaitGroup

@@ -3,6 +3,7 @@ local retract = tonumber(ARGV[15] or 0)
 if retract > 0 then
   if not open(false) or M.dv ~= retract then return answer('ok') end
   adopt()
+  stored = false
 else
   if open(true) == nil then return answer('redeclare') end
 end

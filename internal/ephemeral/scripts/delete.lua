@@ -6,5 +6,5 @@ if was and M.dv > version then return answer('none') end -- declared again meanw
 call('SET', K .. 'x', version, 'PX', ARGV[16])
 if not was then return answer('none') end
 seldom().destroy()
-if M.wt == 1 then call('PUBLISH', ARGV[13], QUEUE) end
+if M.wt == '1' then call('PUBLISH', ARGV[13], QUEUE) end
 return answer('ok')

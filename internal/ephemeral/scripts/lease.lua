@@ -10,8 +10,8 @@ end
 -- grant leases neighbours to a group until a deadline.
 local function grant(R, group, first, last, salt, times, deadline)
   local run = int(first) .. ':' .. int(last) .. ':' .. salt .. ':' .. times
-  call('ZADD', K .. 'e:' .. R.inc .. ':' .. group, first, run)
-  call('ZADD', K .. 'l', deadline, R.inc .. ':' .. run .. ':' .. group)
+  call('ZADD', K .. 'e:' .. R.inc .. ':' .. group, int(first), run)
+  call('ZADD', K .. 'l', int(deadline), R.inc .. ':' .. run .. ':' .. group)
 end
 
 local function revoke(R, group, run)
@@ -22,7 +22,7 @@ end
 -- release ends the lease of messages from one sequence to another, as far as they are in one run. It answers the last of
 -- them and how often they were delivered; nil when the first one is not leased.
 local function release(R, group, from, to, salt)
-  local run = call('ZREVRANGEBYSCORE', K .. 'e:' .. R.inc .. ':' .. group, from, '-inf', 'LIMIT', 0, 1)[1]
+  local run = call('ZREVRANGEBYSCORE', K .. 'e:' .. R.inc .. ':' .. group, int(from), '-inf', 'LIMIT', 0, 1)[1]
   if not run then return nil end
   local first, last, itsSalt, times = parse(run)
   if last < from or itsSalt ~= salt then return nil end
@@ -38,7 +38,7 @@ end
 
 -- putBack has a message delivered again.
 local function putBack(R, group, token, times)
-  call('ZADD', K .. 'b:' .. R.inc .. ':' .. group, sequence(token), token .. ':' .. times)
+  call('ZADD', K .. 'b:' .. R.inc .. ':' .. group, int(sequence(token)), token .. ':' .. times)
   call('ZADD', K .. 'w:' .. group, 0, R.part)
   ready = true
 end

@@ -29,14 +29,14 @@ local call = redis.call
 local K = string.sub(KEYS[1], 1, -2)
 local QUEUE, TENANT, VERSION = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local LIMITS = {'mb', 'ml', 'po', 'tt', 'ls', 'rl', 'wm', 'wc'}
-local TOTALS = {'n', 'b', 'wt', 'du', 'tc'}
 
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local SALT = 6 -- digits
 
-local function int(x) return string.format('%.0f', x) end
+-- int writes a number as an integer. Redis could do that by itself, at twice the cost and more.
+local function int(x) return string.format('%d', x) end
 
 local M = {}                 -- the meta hash
 local before                 -- bytes the queue held when we began
@@ -55,27 +55,31 @@ end
 
 local function adopt()
   for i, f in ipairs(LIMITS) do M[f] = tonumber(ARGV[3 + i]) end
-  M.dv, stored = VERSION, false
+  M.dv = VERSION
 end
 
--- open reads the queue and says whether it is there. Of two declarations the later one counts, the caller's or the
--- one that is stored. With create set, a missing queue is made, unless the caller believes in a declaration that is
--- gone: then the answer is nil.
+-- open reads the queue and says whether it is there. Of two declarations the later one counts, the caller's or the one
+-- that is stored. With create set, a missing queue is made, unless the caller believes in a declaration that is gone: then
+-- the answer is nil.
 local function open(create)
-  local v = call('HMGET', KEYS[1], 'dv', 'mb', 'ml', 'po', 'tt', 'ls', 'rl', 'wm', 'wc', 'n', 'b', 'wt', 'du', 'tc')
-  if v[1] then
-    M.dv = tonumber(v[1])
-    for i, f in ipairs(LIMITS) do M[f] = tonumber(v[1 + i]) end
-    for i, f in ipairs(TOTALS) do M[f] = tonumber(v[9 + i]) end
-    if VERSION > M.dv and not buried(VERSION) then adopt() end
-    before = M.b
+  local v = call('HMGET', KEYS[1], 'dv', 'n', 'b', 'wt', 'du', 'tc')
+  adopt()
+  if not v[1] then
+    if not create then return false end
+    if buried(VERSION) then return nil end
+    M.n, M.b, M.wt, M.du, M.tc = 0, 0, '0', 0, now
+    stored = false
     return true
   end
-  if not create then return false end
-  if buried(VERSION) then return nil end
-  adopt()
-  M.n, M.b, M.wt, M.du, M.tc = 0, 0, 0, 0, now
-  before = nil
+  M.dv, M.n, M.b, M.wt, M.du, M.tc = unpack(v)
+  M.dv, M.n, M.b, M.du, M.tc = tonumber(M.dv), tonumber(M.n), tonumber(M.b), tonumber(M.du), tonumber(M.tc)
+  before = M.b
+  if VERSION > M.dv and not buried(VERSION) then
+    M.dv, stored = VERSION, false
+  elseif VERSION ~= M.dv then
+    local limits = call('HMGET', KEYS[1], unpack(LIMITS))
+    for i, f in ipairs(LIMITS) do M[f] = tonumber(limits[i]) end
+  end
   return true
 end
 
@@ -100,7 +104,7 @@ local function ringOf(part, create)
   if inc then return ring(inc) end
   if not create then return nil end
   made = made + 1
-  local R = {inc = ARGV[14] .. string.format('%x', made), part = part, q = now * 1024, o = 0, d = 0, y = 0, f = 0, h = 0, dirty = true}
+  local R = {inc = ARGV[14] .. string.format('%x', made), part = part, q = now * 1024, o = 0, d = 0, y = 0, f = 0, h = 0, new = true}
   call('HSET', K .. 'p', part, R.inc)
   rings[R.inc] = R
   return R
@@ -116,7 +120,7 @@ end
 
 -- holding returns the segment that a sequence is in, or that it would be in.
 local function holding(R, seq)
-  local e = call('XREVRANGE', K .. 's:' .. R.inc, seq, '-', 'COUNT', 1)[1]
+  local e = call('XREVRANGE', K .. 's:' .. R.inc, int(seq), '-', 'COUNT', 1)[1]
   return e and segment(e)
 end
 
@@ -137,12 +141,12 @@ local function cut(R, below)
     local gone = below - S.first
     R.h, R.d, R.f = below, S.ord + gone - 1, S.bytes
     for i = 1, gone do R.f = R.f + #S.payloads[i + 2] end
-    call('XTRIM', stream, 'MINID', S.first)
-    call('ZADD', K .. 'h', below, R.inc)
+    call('XTRIM', stream, 'MINID', int(S.first))
+    call('ZADD', K .. 'h', int(below), R.inc)
   end
   M.n = M.n - messages + (R.o - R.d)
   M.b = M.b - bytes + (R.y - R.f)
-  R.dirty = true
+  R.cut = true
 end
 
 -- cursors reads a field of every group, in pieces that fit the stack.
@@ -199,10 +203,10 @@ end
 local function close(touched)
   for _, R in pairs(rings) do
     if R.passed then trim(R) end
-    if R.dirty then
-      call('HSET', K .. 'r:' .. R.inc, 'p', R.part, 'q', R.q, 'o', R.o, 'd', R.d, 'y', R.y,
-        'f', R.f, 'h', R.h)
-    end
+    local key = K .. 'r:' .. R.inc
+    if R.new then call('HSET', key, 'p', R.part, 'd', R.d, 'f', R.f, 'h', int(R.h)) end
+    if R.grown or R.new then call('HSET', key, 'q', int(R.q), 'o', int(R.o), 'y', int(R.y)) end
+    if R.cut then call('HSET', key, 'd', int(R.d), 'f', int(R.f), 'h', int(R.h)) end
   end
   if not before then
     count(TENANT .. ':n', 1)
@@ -211,20 +215,23 @@ local function close(touched)
   -- A queue that nobody declared is removed some time after it became empty.
   if M.n == 0 and M.dv == 0 or M.du == 0 then soon(now + tonumber(ARGV[12])) end
   if M.b ~= before then count(TENANT, M.b - before) end
-  if M.moved then call('ZADD', KEYS[2], M.du, QUEUE) end
+  if M.moved then
+    call('ZADD', KEYS[2], int(M.du), QUEUE)
+    call('HSET', KEYS[1], 'du', int(M.du))
+  end
   for reason, n in pairs(drops) do
     if n > 0 then call('HINCRBY', KEYS[1], reason, n) end
   end
-  if ready and M.wt == 1 then
+  if ready and M.wt == '1' then
     call('PUBLISH', ARGV[13], QUEUE)
-    M.wt = 0
+    M.wt = '0'
   end
   if touched then M.tc = now end
   if not stored then
     call('HSET', KEYS[1], 'dv', M.dv, 'mb', M.mb, 'ml', M.ml, 'po', M.po, 'tt', M.tt,
       'ls', M.ls, 'rl', M.rl, 'wm', M.wm, 'wc', M.wc)
   end
-  call('HSET', KEYS[1], 'n', M.n, 'b', M.b, 'wt', M.wt, 'du', M.du, 'tc', M.tc)
+  call('HSET', KEYS[1], 'n', int(M.n), 'b', int(M.b), 'wt', M.wt, 'tc', int(M.tc))
 end
 
 -- answer begins with how it went and what was dropped on the way.

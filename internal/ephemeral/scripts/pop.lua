@@ -13,7 +13,7 @@ local want, budget, runs = 0, 0, 0 -- of the caller we are at: messages and byte
 local leased, enough = ARGV[18] == 'lease', tonumber(ARGV[20])
 local deadline, candidates = now + M.ls * 1000, K .. 'w:' .. group
 
-if call('ZADD', K .. 'g', now, group) == 1 then
+if call('ZADD', K .. 'g', int(now), group) == 1 then
   known = nil
   for _, part in ipairs(call('HKEYS', K .. 'p')) do call('ZADD', candidates, 0, part) end
 end
@@ -63,11 +63,11 @@ end
 
 -- upcoming reads segments from the one on that holds what the group has not seen.
 local function upcoming(R, at, passed)
-  local entries = call('XRANGE', K .. 's:' .. R.inc, at + 1, '+', 'COUNT', math.min(math.ceil(want / 8), 100))
+  local entries = call('XRANGE', K .. 's:' .. R.inc, int(at + 1), '+', 'COUNT', math.min(math.ceil(want / 8), 100))
   local next = entries[1] and segment(entries[1])
   if next and next.ord == passed + 1 then return entries end
   -- The group stands within a segment.
-  return call('XREVRANGE', K .. 's:' .. R.inc, math.max(at + 1, R.h), '-', 'COUNT', 1)
+  return call('XREVRANGE', K .. 's:' .. R.inc, int(math.max(at + 1, R.h)), '-', 'COUNT', 1)
 end
 
 -- fresh delivers what the group has not seen, and says whether that is all of it.
@@ -96,7 +96,7 @@ local function fresh(R)
     end
   end
   if salt then grant(R, group, first, at, salt, 1, deadline) end
-  if moved then call('HSET', K .. 'r:' .. R.inc, 'c:' .. group, at, 'k:' .. group, passed) end
+  if moved then call('HSET', K .. 'r:' .. R.inc, 'c:' .. group, int(at), 'k:' .. group, int(passed)) end
   if not leased and moved then R.passed = true end
   return passed >= R.o
 end
@@ -147,7 +147,7 @@ for i = 21, #ARGV do
   if out[head] > 0 then found = true else hungry = true end
 end
 
-if hungry and ARGV[19] == '1' then M.wt = 1 end
+if hungry and ARGV[19] == '1' then M.wt = '1' end
 if found and leased then soon(deadline) end
 local head = call('ZRANGE', K .. 'l', 0, 0, 'WITHSCORES')
 if head[2] then out[5] = math.max(math.floor(head[2] - now), 0) end

@@ -32,8 +32,8 @@ local function append(part, first, last, bytes)
   local R = ringOf(part, true)
   local stream, seq = K .. 's:' .. R.inc, math.max(R.q + 1, now * 1024)
   if R.o == R.d then
-    R.h = seq
-    call('ZADD', K .. 'h', seq, R.inc)
+    R.h, R.cut = seq, true
+    call('ZADD', K .. 'h', int(seq), R.inc)
   end
   for from = first, last, SEGMENT do
     local to = math.min(from + SEGMENT - 1, last)
@@ -51,7 +51,7 @@ local function append(part, first, last, bytes)
     R.o, seq = R.o + n, seq + n
     R.q = seq - 1
   end
-  R.dirty = true
+  R.grown = true
   M.n, M.b = M.n + last - first + 1, M.b + bytes
   touched[part] = true
 end
