@@ -228,6 +228,10 @@ func TestEphemeral_E19_AcksOfNothing(t *testing.T) {
 		m := c.pop("q", 1, how{group: "g"})
 		c.wantAck("unknown", "q", "other", completed, m...)
 		c.wantAck("stale", "q", "g", completed, bad("e:0000000000000000:p:1")...)
+		inc := strings.Split(m[0].ID, ":")[1]
+		for _, v := range []mq.EphemeralVerdict{completed, retry} {
+			c.wantAck("unknown unknown unknown", "q", "g", v, bad("e:"+inc+":p:1", "e:"+inc+":p:123456", "e:"+inc+":p:999999999999999999999999")...)
+		}
 		c.wantAck("acked unknown", "q", "g", completed, m[0], m[0])
 	})
 }

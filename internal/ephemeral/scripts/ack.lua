@@ -43,6 +43,9 @@ local function decide(group, part, inc, token, verdict)
   letters[n] = 's'
   if not exists or incarnationOf(part) ~= inc then
     finish()
+  elseif #token <= SALT then -- none of ours
+    finish()
+    letters[n] = 'u'
   elseif verdict ~= '1' then
     finish()
     letters[n] = back(ring(inc), group, token, verdict == '0')
