@@ -43,7 +43,8 @@ local function decide(group, part, inc, token, verdict)
   letters[n] = 's'
   if not exists or incarnationOf(part) ~= inc then
     finish()
-  elseif #token <= SALT then -- none of ours
+  elseif #token <= SALT or sequence(token) > ring(inc).q then
+    -- None of ours; and beyond some size, one more is no other number.
     finish()
     letters[n] = 'u'
   elseif verdict ~= '1' then
