@@ -75,7 +75,9 @@ func build(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	to := filepath.Join(builds.dir, name)
+	// A name of its own: who ends all brokers of a machine by name does not mean
+	// these.
+	to := filepath.Join(builds.dir, name+"-under-test")
 	args, from := []string{"build", "-o", to}, "./cmd/queen"
 	if os.Getenv(raceFlag) != "" && name != "loadtest" {
 		args = append(args, "-race")
