@@ -386,7 +386,7 @@ func TestKV_K31_TurnedOff(t *testing.T) {
 	if want := `{"kvEnabled":false,"timersScheduleEnabled":true,"timersFireEnabled":true,"quotaTenants":0,"quotaAgeMs":0,"quotaHot":0,"mirrored":true}`; string(answer) != want {
 		t.Errorf("%s", answer)
 	}
-	time.Sleep(1100 * time.Millisecond)
+	time.Sleep(2 * time.Second)
 	for _, b := range f.Brokers {
 		for _, c := range [][3]string{
 			{"POST", "/api/v1/kv", `[{"op":"get","ns":"n","key":"k"}]`},
@@ -407,7 +407,16 @@ func TestKV_K31_TurnedOff(t *testing.T) {
 	}
 	other.Must(200, "POST", "/api/v1/system/kv-timers", `{"kv":true,"timersFire":false}`)
 	wantKV(t, other.KV1(`{"op":"get","ns":"n","key":"k"}`), "1")
-	time.Sleep(1100 * time.Millisecond)
+	// About a second, and a little more while somebody else looks.
+	for end := time.Now().Add(3 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		status, _, _ := b.Do("GET", "/api/v1/kv/n/k", nil)
+		if status == http.StatusOK {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the other broker does not hear of it")
+		}
+	}
 	wantKV(t, b.KV1(`{"op":"get","ns":"n","key":"k"}`), "1")
 	if answer := b.Must(200, "GET", "/api/v1/system/kv-timers", nil); !strings.Contains(string(answer), `"kvEnabled":true,"timersScheduleEnabled":true,"timersFireEnabled":false`) {
 		t.Errorf("%s", answer)

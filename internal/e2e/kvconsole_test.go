@@ -86,7 +86,7 @@ func TestKV_ExpiredRowsAreRemoved(t *testing.T) {
 // A database that does not answer is our trouble: 503, and no verdict.
 func TestKV_TroubleIsA503(t *testing.T) {
 	t.Parallel()
-	f := Start(t, Options{Env: append([]string{"QUEEN_STMT_TIMEOUT_MS=500"}, fast...)})
+	f := Start(t, Options{Env: append([]string{"QUEEN_STMT_TIMEOUT_MS=1500"}, fast...)})
 	b := f.One()
 	b.KV1(`{"op":"put","ns":"n","key":"k","value":1,"forever":true}`)
 	tx, err := f.DB.Pool(t).Begin(t.Context())
