@@ -15,6 +15,8 @@ import (
 	"runtime"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/queenmq-go/queenmq/internal/batch"
 	"github.com/queenmq-go/queenmq/internal/mq"
 	"github.com/queenmq-go/queenmq/internal/park"
@@ -123,15 +125,16 @@ type Broker struct {
 	log     *slog.Logger
 	seed    maphash.Seed
 
-	cache  *cache
-	floors *floors
-	bells  *bells
-	chores *chores
-	timers *timerClock
-	kv     *kvGate
-	lot    *park.Lot[popKey, int64, popRequest, *mq.Delivery]
-	pushes batch.Lanes[*pushRun]
-	acks   batch.Lanes[*ackUnit]
+	cache   *cache
+	lookups singleflight.Group
+	floors  *floors
+	bells   *bells
+	chores  *chores
+	timers  *timerClock
+	kv      *kvGate
+	lot     *park.Lot[popKey, int64, popRequest, *mq.Delivery]
+	pushes  batch.Lanes[*pushRun]
+	acks    batch.Lanes[*ackUnit]
 }
 
 // New returns a broker that is ready to serve.

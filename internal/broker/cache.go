@@ -2,8 +2,11 @@ package broker
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/queenmq-go/queenmq/internal/mq"
 )
@@ -143,15 +146,39 @@ func (b *Broker) findQueue(ctx context.Context, tenant mq.UUID, name string) (*m
 
 // ensureQueue returns a queue, made with implicit options if it is new.
 func (b *Broker) ensureQueue(ctx context.Context, tenant mq.UUID, name string) (*mq.QueueInfo, error) {
-	q, err := b.findQueue(ctx, tenant, name)
-	if mq.KindOf(err) != mq.KindNotFound {
-		return q, err
+	if q := b.cache.queue(tenant, name); q != nil {
+		return q, nil
 	}
-	if q, err = b.store.EnsureQueue(ctx, tenant, name); err != nil {
-		return nil, err
+	return together(ctx, &b.lookups, "queue "+tenant.String()+" "+name, func(ctx context.Context) (*mq.QueueInfo, error) {
+		q, err := b.findQueue(ctx, tenant, name)
+		if mq.KindOf(err) != mq.KindNotFound {
+			return q, err
+		}
+		if q, err = b.store.EnsureQueue(ctx, tenant, name); err != nil {
+			return nil, err
+		}
+		b.cache.putQueue(q)
+		return q, nil
+	})
+}
+
+// together runs a look-up once for all that want the same at that moment: when
+// thousands of consumers arrive at once, or the memory of a queue they all use
+// is too old, one of them asks. It does not end with the caller who was first.
+// What comes back may be a moment older than the call, as whatever is
+// remembered; so this is not for look-ups that may find nothing.
+func together[T any](ctx context.Context, g *singleflight.Group, key string, look func(context.Context) (T, error)) (T, error) {
+	answer := g.DoChan(key, func() (any, error) { return look(context.WithoutCancel(ctx)) })
+	var none T
+	select {
+	case <-ctx.Done():
+		return none, ctx.Err()
+	case r := <-answer:
+		if r.Err != nil {
+			return none, r.Err
+		}
+		return r.Val.(T), nil
 	}
-	b.cache.putQueue(q)
-	return q, nil
 }
 
 // ownQueue returns the queue of a number when it belongs to the tenant, else
@@ -195,9 +222,12 @@ func (b *Broker) ensureGroup(ctx context.Context, queue int64, name string, star
 	if name == mq.QueueMode {
 		start, conflation = mq.Start{Mode: mq.StartAll}, false
 	}
-	g, err := b.store.EnsureGroup(ctx, queue, name, start, conflation)
-	if err == nil {
-		b.cache.putGroup(queue, name, g)
-	}
-	return g, err
+	key := fmt.Sprint("group ", queue, start.Mode, start.Time.UnixMicro(), conflation, name)
+	return together(ctx, &b.lookups, key, func(ctx context.Context) (mq.GroupInfo, error) {
+		g, err := b.store.EnsureGroup(ctx, queue, name, start, conflation)
+		if err == nil {
+			b.cache.putGroup(queue, name, g)
+		}
+		return g, err
+	})
 }
