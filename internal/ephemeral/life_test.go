@@ -362,3 +362,20 @@ func TestEphemeral_R10_EverythingDueHappensOnce(t *testing.T) {
 		}
 	})
 }
+
+func TestEphemeral_R1_WithoutTheChannel(t *testing.T) {
+	both(t, ephemeral.Config{}, func(c *scene) {
+		// Its loops do not run: it hears nothing, and looks by itself only.
+		deaf := c.on(ephemeral.New(c.client, c.store, &tally{}, c.cfg))
+		got := make(chan string, 1)
+		go func() { got <- show(deaf.pop("q", 1, how{group: "g", wait: 20 * time.Second})) }()
+		c.eventually("a parked pop", func() bool { q := c.queue("q"); return q != nil && q.Groups == 1 })
+		time.Sleep(100 * time.Millisecond)
+		start := time.Now()
+		c.push("q", "p", "1")
+		if m := <-got; m != "1" || time.Since(start) > 4*time.Second {
+			t.Errorf("got %q after %v, it looks every 2 s at the least", m, time.Since(start))
+		}
+		deaf.s.Drain()
+	})
+}
