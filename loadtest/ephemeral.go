@@ -3,13 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -33,14 +29,10 @@ type ephemeralRun struct {
 
 func ephemeralMain(args []string, out, errOut io.Writer) int {
 	c, err := parseEphemeralFlags(args, errOut)
-	if errors.Is(err, flag.ErrHelp) {
-		return exitOK
+	if code, ok := flagsTaken(err, errOut); !ok {
+		return code
 	}
-	if err != nil {
-		_, _ = fmt.Fprintln(errOut, "loadtest:", err)
-		return exitUsage
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilInterrupted()
 	defer stop()
 	rep, err := measureEphemeral(ctx, c, errOut)
 	if err == nil {

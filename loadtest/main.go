@@ -42,17 +42,11 @@ func realMain(args []string, out, errOut io.Writer) int {
 		return ephemeralMain(args[1:], out, errOut)
 	}
 	cfg, err := parseFlags(args, errOut)
-	if errors.Is(err, flag.ErrHelp) {
-		return exitOK
+	if code, ok := flagsTaken(err, errOut); !ok {
+		return code
 	}
-	if err != nil {
-		_, _ = fmt.Fprintln(errOut, "loadtest:", err)
-		return exitUsage
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilInterrupted()
 	defer stop()
-	// The first interrupt stops producing and still checks what was pushed; the second ends the program.
-	context.AfterFunc(ctx, stop)
 
 	rep, err := measure(ctx, cfg, errOut)
 	if err != nil {
@@ -70,6 +64,27 @@ func realMain(args []string, out, errOut io.Writer) int {
 		return exitFailed
 	}
 	return exitOK
+}
+
+// flagsTaken says whether a command can go on after its flags were read, and else how it ends.
+func flagsTaken(err error, errOut io.Writer) (code int, ok bool) {
+	switch {
+	case err == nil:
+		return exitOK, true
+	case errors.Is(err, flag.ErrHelp):
+		return exitOK, false
+	default:
+		_, _ = fmt.Fprintln(errOut, "loadtest:", err)
+		return exitUsage, false
+	}
+}
+
+// untilInterrupted ends at the first interrupt, which stops producing and still checks what was pushed; the second one ends
+// the program.
+func untilInterrupted() (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
 }
 
 // measure does what the mode says. With a floor, the floor is measured before and after, because a machine's

@@ -3,12 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 )
 
@@ -46,16 +42,11 @@ var (
 
 func scaleMain(args []string, out, errOut io.Writer) int {
 	c, err := parseScaleFlags(args, errOut)
-	if errors.Is(err, flag.ErrHelp) {
-		return exitOK
+	if code, ok := flagsTaken(err, errOut); !ok {
+		return code
 	}
-	if err != nil {
-		_, _ = fmt.Fprintln(errOut, "loadtest:", err)
-		return exitUsage
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilInterrupted()
 	defer stop()
-	context.AfterFunc(ctx, stop)
 
 	rep, err := runScale(ctx, c, errOut)
 	if rep == nil {

@@ -112,7 +112,6 @@ func (s *Service) run(ctx context.Context, c *call) (reply, error) {
 const (
 	wordRedeclare = "redeclare" // the declaration sent along is older than the deletion of the queue
 	wordNone      = "none"      // no such queue
-	wordGone      = "gone"
 )
 
 // read takes off the head of an answer and counts what was dropped.
