@@ -88,9 +88,12 @@ func (tr *ephemeralTraffic) produce(w int) {
 	}
 }
 
-// consume ends when no message comes any more.
+// consume ends when no message comes any more. While one is missing it waits
+// for longer than a lease: the answer to a pop may have been lost with the broker
+// that gave it, and the messages are then delivered again.
 func (tr *ephemeralTraffic) consume() {
-	for quiet := 0; quiet < 3 && !tr.t.Failed(); {
+	last := time.Now()
+	for quiet := 0; (quiet < 3 || !tr.complete() && time.Since(last) < 10*time.Second) && !tr.t.Failed(); {
 		status, answer := tr.call("GET", ephemeralPopPath(tr.queue, "batch=5&wait=true&timeout=500&group="+tr.group), nil)
 		if status != http.StatusOK {
 			time.Sleep(10 * time.Millisecond)
@@ -107,7 +110,7 @@ func (tr *ephemeralTraffic) consume() {
 			}
 			continue
 		}
-		quiet = 0
+		quiet, last = 0, time.Now()
 		tr.ack(got.Messages)
 	}
 }
@@ -164,6 +167,13 @@ func (tr *ephemeralTraffic) count(confirmed bool) (n int) {
 		}
 	}
 	return n
+}
+
+// complete tells whether every confirmed message has come.
+func (tr *ephemeralTraffic) complete() bool {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return len(tr.missing()) == 0
 }
 
 // missing are confirmed messages that nobody got.
