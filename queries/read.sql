@@ -33,9 +33,10 @@ ORDER BY p.name LIMIT @max_rows;
 -- name: ReadSafeTime :one
 -- Caller: partitions/changed, before ListChanged and in a snapshot of its own.
 -- The start of the oldest open transaction of this database; masked tells that
--- other sessions cannot be seen by our role.
+-- our role cannot see into some session. (The state of one that is just being
+-- opened is not known either, but that one has no transaction.)
 SELECT coalesce(min(a.xact_start), queen.clock())::timestamptz AS oldest, queen.clock()::timestamptz AS now,
-       (count(*) FILTER (WHERE a.backend_type = 'client backend' AND a.state IS NULL) > 0)::bool AS masked
+       (count(*) FILTER (WHERE a.query = '<insufficient privilege>' AND a.usesysid IS NOT NULL) > 0)::bool AS masked
 FROM pg_catalog.pg_stat_activity a
 WHERE a.datname = current_database() AND a.pid <> pg_backend_pid();
 
