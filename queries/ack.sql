@@ -9,7 +9,7 @@
 -- Locks: cursors in (partition, group) order; partition rows of drained cursors
 -- with SKIP LOCKED (see ClaimPartitions). Plan: primary keys only.
 WITH held AS MATERIALIZED (
-  SELECT i.ord, i.partition_id, i.group_id, c.batch_end, c.lease_expires_at
+  SELECT i.ord, i.partition_id, i.group_id, c.committed, c.batch_end, c.lease_expires_at
   FROM (
     SELECT j.ord, j.partition_id, j.group_id, j.lease_id, j.message_count, j.mark
     FROM (
@@ -20,11 +20,12 @@ WITH held AS MATERIALIZED (
     ORDER BY j.partition_id, j.group_id
   ) i
   CROSS JOIN LATERAL (
-    SELECT c.batch_end, c.lease_expires_at FROM queen.cursors c
+    SELECT c.committed, c.batch_end, c.lease_expires_at FROM queen.cursors c
     WHERE c.queue_id = @queue_id AND c.partition_id = i.partition_id AND c.group_id = i.group_id
       -- Not =, which could choose the index of leases: a lease may span 64 cursors.
       AND c.lease_id IS NOT DISTINCT FROM i.lease_id AND c.lease_count = i.message_count AND c.lease_mark = i.mark
       AND NOT c.lease_conflated
+    ORDER BY c.committed DESC LIMIT 1
     FOR NO KEY UPDATE
   ) c
 ),
@@ -34,15 +35,16 @@ drained AS MATERIALIZED (
   CROSS JOIN LATERAL (
     SELECT p.id FROM queen.partitions p
     WHERE p.queue_id = @queue_id AND p.id = h.partition_id AND p.last_offset <= h.batch_end
+    ORDER BY p.epoch DESC LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED
   ) p
 )
-INSERT INTO queen.cursors AS c (queue_id, partition_id, group_id, committed, consumed_at, ready_at)
-SELECT @queue_id, h.partition_id, h.group_id, h.batch_end, t.now, CASE WHEN d.ord IS NULL THEN t.now END
+INSERT INTO queen.cursors AS c (queue_id, partition_id, group_id, committed, batch_end, consumed_at, ready_at)
+SELECT @queue_id, h.partition_id, h.group_id, h.committed, h.batch_end, t.now, CASE WHEN d.ord IS NULL THEN t.now END
 FROM held h LEFT JOIN drained d ON d.ord = h.ord, (SELECT queen.clock() AS now) t
 WHERE h.lease_expires_at > t.now
-ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE
-SET committed = excluded.committed, consumed_at = excluded.consumed_at, batch_end = NULL, lease_id = NULL,
+ON CONFLICT ON CONSTRAINT cursors_committed_pkey DO UPDATE
+SET committed = excluded.batch_end, consumed_at = excluded.consumed_at, batch_end = NULL, lease_id = NULL,
     lease_expires_at = NULL, lease_count = 0, attempt_offset = NULL, attempt_count = 0, retry_count = 0,
     ready_at = excluded.ready_at
 RETURNING c.partition_id, c.group_id, (c.ready_at IS NOT NULL)::bool AS more;
@@ -63,6 +65,7 @@ CROSS JOIN LATERAL (
          c.lease_count, c.lease_mark, c.attempt_offset, c.attempt_count, c.retry_count
   FROM queen.cursors c
   WHERE c.queue_id = @queue_id AND c.partition_id = i.partition_id AND c.group_id = i.group_id
+  ORDER BY c.committed DESC LIMIT 1
   FOR NO KEY UPDATE
 ) c;
 
@@ -125,28 +128,31 @@ drained AS MATERIALIZED (
   CROSS JOIN LATERAL (
     SELECT p.id FROM queen.partitions p
     WHERE p.queue_id = @queue_id AND p.id = i.partition_id AND p.last_offset <= i.committed
+    ORDER BY p.epoch DESC LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED
   ) p
 )
-INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed, consumed_at, batch_end, lease_id,
+INSERT INTO queen.cursors AS u (queue_id, partition_id, group_id, committed, batch_end, consumed_at, lease_id,
   lease_expires_at, lease_conflated, attempt_offset, attempt_count, retry_count, ready_at)
-SELECT @queue_id, i.partition_id, i.group_id, i.committed, t.now,
-       CASE WHEN NOT i.release THEN c.batch_end END, CASE WHEN NOT i.release THEN c.lease_id END,
+SELECT @queue_id, i.partition_id, i.group_id, c.committed, i.committed, t.now,
+       CASE WHEN NOT i.release THEN c.lease_id END,
        CASE WHEN NOT i.release THEN c.lease_expires_at END, c.lease_conflated AND NOT i.release,
        CASE WHEN i.attempt_count > 0 THEN i.attempt_offset END, i.attempt_count, i.retry_count,
        CASE WHEN NOT i.release THEN c.ready_at WHEN d.partition_id IS NULL THEN t.now END
 FROM input i
 CROSS JOIN LATERAL (
-  SELECT c.batch_end, c.lease_id, c.lease_expires_at, c.lease_conflated, c.ready_at FROM queen.cursors c
-  WHERE c.queue_id = @queue_id AND c.partition_id = i.partition_id AND c.group_id = i.group_id LIMIT 1
+  SELECT c.committed, c.lease_id, c.lease_expires_at, c.lease_conflated, c.ready_at FROM queen.cursors c
+  WHERE c.queue_id = @queue_id AND c.partition_id = i.partition_id AND c.group_id = i.group_id
+  ORDER BY c.committed DESC LIMIT 1
 ) c
 LEFT JOIN drained d ON d.partition_id = i.partition_id AND d.group_id = i.group_id
 CROSS JOIN (SELECT queen.clock() AS now) t
-ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE
-SET committed = excluded.committed, consumed_at = excluded.consumed_at, batch_end = excluded.batch_end,
-    lease_id = excluded.lease_id, lease_expires_at = excluded.lease_expires_at, lease_count = 0,
-    lease_conflated = excluded.lease_conflated, attempt_offset = excluded.attempt_offset,
-    attempt_count = excluded.attempt_count, retry_count = excluded.retry_count, ready_at = excluded.ready_at;
+ON CONFLICT ON CONSTRAINT cursors_committed_pkey DO UPDATE
+SET committed = excluded.batch_end, consumed_at = excluded.consumed_at,
+    batch_end = CASE WHEN excluded.lease_id IS NOT NULL THEN u.batch_end END, lease_id = excluded.lease_id,
+    lease_expires_at = excluded.lease_expires_at, lease_count = 0, lease_conflated = excluded.lease_conflated,
+    attempt_offset = excluded.attempt_offset, attempt_count = excluded.attempt_count,
+    retry_count = excluded.retry_count, ready_at = excluded.ready_at;
 
 -- name: FileDeadLetters :exec
 -- Caller: broker ack, in the transaction that moves the cursor past the message.

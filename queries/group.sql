@@ -18,7 +18,8 @@ WHERE q.id = @queue_id
 ON CONFLICT ON CONSTRAINT consumer_groups_name_key DO NOTHING;
 
 -- name: LockGroup :exec
--- Caller: seeding, first: one broker seeds at a time. Locks: the group row.
+-- Caller: seeding and seek, first: one broker makes cursors of a group at a time.
+-- Locks: the group row.
 SELECT g.id FROM queen.consumer_groups g WHERE g.queue_id = @queue_id AND g.id = @group_id FOR NO KEY UPDATE;
 
 -- name: LockPartitionsToSeed :exec
@@ -59,7 +60,9 @@ seeded AS (
   INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed, ready_at)
   SELECT @queue_id, p.id, @group_id, p.committed, CASE WHEN p.last_offset > p.committed THEN t.now END
   FROM part p, (SELECT queen.clock() AS now) t
-  ON CONFLICT ON CONSTRAINT cursors_pkey DO NOTHING
+  -- A partition made since the group was registered has its cursor.
+  WHERE NOT EXISTS (SELECT FROM queen.cursors c
+                    WHERE c.queue_id = @queue_id AND c.partition_id = p.id AND c.group_id = @group_id)
 )
 UPDATE queen.consumer_groups c
 SET seeded_through = coalesce((SELECT max(p.id) FROM part p), c.seeded_through),
@@ -117,11 +120,21 @@ SELECT p.id FROM queen.partitions p
 WHERE p.queue_id = @queue_id AND p.id > @after_id AND (NOT @one::bool OR p.name = @name)
 ORDER BY p.id LIMIT @step FOR SHARE;
 
+-- name: AddMissingCursors :exec
+-- Caller: seek, after LockGroup and LockPartitionsToSeek. A cursor that a
+-- partition lacks, drained. The lock on the group keeps two from making it.
+INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed)
+SELECT @queue_id, p.id, @group_id, p.last_offset
+FROM queen.partitions p
+WHERE p.queue_id = @queue_id AND p.id = ANY (@ids::bigint[])
+  AND NOT EXISTS (SELECT FROM queen.cursors c
+                  WHERE c.queue_id = @queue_id AND c.partition_id = p.id AND c.group_id = @group_id);
+
 -- name: SeekCursors :exec
--- Caller: seek, after LockPartitionsToSeek. Moves the cursor, ends the lease,
--- resets attempts and retries. A missing cursor is made.
-INSERT INTO queen.cursors AS c (queue_id, partition_id, group_id, committed, ready_at)
-SELECT @queue_id, s.id, @group_id, s.committed, CASE WHEN s.last_offset > s.committed THEN t.now END
+-- Caller: seek, after AddMissingCursors. Moves the cursors, ends their leases,
+-- resets attempts and retries. Locks: the cursors, by partition.
+INSERT INTO queen.cursors AS u (queue_id, partition_id, group_id, committed, batch_end, ready_at)
+SELECT @queue_id, s.id, @group_id, c.committed, s.committed, CASE WHEN s.last_offset > s.committed THEN t.now END
 FROM (
   SELECT p.id, p.last_offset,
          CASE WHEN @to_end::bool OR p.last_write_at IS NULL OR p.last_write_at < @at::timestamptz THEN p.last_offset
@@ -129,9 +142,16 @@ FROM (
   FROM queen.partitions p
   WHERE p.queue_id = @queue_id AND p.id = ANY (@ids::bigint[])
   ORDER BY p.id
-) s, (SELECT queen.clock() AS now) t
-ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE
-SET committed = excluded.committed, ready_at = excluded.ready_at, batch_end = NULL, lease_id = NULL,
+) s
+CROSS JOIN LATERAL (
+  SELECT c.committed FROM queen.cursors c
+  WHERE c.queue_id = @queue_id AND c.partition_id = s.id AND c.group_id = @group_id
+  ORDER BY c.committed DESC LIMIT 1
+  FOR NO KEY UPDATE
+) c
+CROSS JOIN (SELECT queen.clock() AS now) t
+ON CONFLICT ON CONSTRAINT cursors_committed_pkey DO UPDATE
+SET committed = excluded.batch_end, ready_at = excluded.ready_at, batch_end = NULL, lease_id = NULL,
     lease_expires_at = NULL, lease_count = 0, lease_conflated = false, attempt_offset = NULL, attempt_count = 0,
     retry_count = 0;
 

@@ -33,10 +33,17 @@ oldest AS MATERIALIZED (
 ),
 named AS MATERIALIZED (
   SELECT c.partition_id, c.committed, c.ready_at
-  FROM queen.cursors c
-  WHERE @pinned::bool AND c.queue_id = @queue_id AND c.group_id = @group_id AND c.ready_at <= queen.clock()
-    AND c.partition_id = (SELECT p.id FROM queen.partitions p WHERE p.queue_id = @queue_id AND p.name = @partition_name)
-  FOR NO KEY UPDATE SKIP LOCKED
+  FROM (
+    SELECT p.id FROM queen.partitions p
+    WHERE @pinned::bool AND p.queue_id = @queue_id AND p.name >= @partition_name AND p.name <= @partition_name
+    ORDER BY p.name DESC LIMIT 1
+  ) p
+  CROSS JOIN LATERAL (
+    SELECT c.partition_id, c.committed, c.ready_at FROM queen.cursors c
+    WHERE c.queue_id = @queue_id AND c.partition_id = p.id AND c.group_id = @group_id AND c.ready_at <= queen.clock()
+    ORDER BY c.committed DESC LIMIT 1
+    FOR NO KEY UPDATE SKIP LOCKED
+  ) c
 ),
 candidate AS MATERIALIZED (
   SELECT o.partition_id, o.committed, o.ready_at FROM oldest o
@@ -44,18 +51,20 @@ candidate AS MATERIALIZED (
   SELECT n.partition_id, n.committed, n.ready_at FROM named n
 ),
 span AS MATERIALIZED (
-  SELECT c.partition_id, c.ready_at, p.name, p.last_offset, greatest(c.committed + 1, p.log_start) AS first_offset,
+  SELECT c.partition_id, c.committed, c.ready_at, p.name, p.last_offset,
+         greatest(c.committed + 1, p.log_start) AS first_offset,
          (sum(greatest(p.last_offset - greatest(c.committed + 1, p.log_start) + 1, 0))
            OVER (ORDER BY c.ready_at, c.partition_id)
            - greatest(p.last_offset - greatest(c.committed + 1, p.log_start) + 1, 0))::bigint AS ahead
   FROM candidate c
   CROSS JOIN LATERAL (
     SELECT p.name, p.last_offset, p.log_start FROM queen.partitions p
-    WHERE p.queue_id = @queue_id AND p.id = c.partition_id LIMIT 1
+    WHERE p.queue_id = @queue_id AND p.id = c.partition_id
+    ORDER BY p.epoch DESC LIMIT 1
   ) p
 ),
 want AS MATERIALIZED (
-  SELECT s.partition_id, s.ready_at, s.name, s.last_offset, s.first_offset,
+  SELECT s.partition_id, s.committed, s.ready_at, s.name, s.last_offset, s.first_offset,
          least(s.last_offset - s.first_offset + 1, b.messages - s.ahead)::bigint AS n
   FROM span s, budget b WHERE s.ahead < b.messages
 ),
@@ -107,22 +116,23 @@ settled AS MATERIALIZED ( -- drained by this call, and provably no push in fligh
   CROSS JOIN LATERAL (
     SELECT p.id FROM queen.partitions p
     WHERE p.queue_id = @queue_id AND p.id = w.partition_id AND p.last_offset <= w.upto
+    ORDER BY p.epoch DESC LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED
   ) p
 ),
 taken AS (
   INSERT INTO queen.cursors AS c (queue_id, partition_id, group_id, committed, consumed_at, batch_end, lease_id,
     lease_expires_at, lease_count, lease_mark, attempt_offset, ready_at)
-  SELECT @queue_id, g.partition_id, @group_id, g.batch_end, g.now,
-         CASE WHEN NOT @auto_commit THEN g.batch_end END, CASE WHEN NOT @auto_commit THEN @lease_id::uuid END,
+  SELECT @queue_id, g.partition_id, @group_id, w.committed, g.now,
+         g.batch_end, CASE WHEN NOT @auto_commit THEN @lease_id::uuid END,
          CASE WHEN NOT @auto_commit THEN g.now + g.lease END, CASE WHEN @auto_commit THEN 0 ELSE g.n END, g.mark,
          CASE WHEN NOT @auto_commit THEN g.first_offset END,
          CASE WHEN NOT @auto_commit THEN g.now + g.lease WHEN s.partition_id IS NULL THEN g.now END
-  FROM grant_ g LEFT JOIN settled s ON s.partition_id = g.partition_id
-  ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE
-  SET committed = CASE WHEN @auto_commit THEN excluded.committed ELSE c.committed END,
+  FROM grant_ g JOIN want w ON w.partition_id = g.partition_id LEFT JOIN settled s ON s.partition_id = g.partition_id
+  ON CONFLICT ON CONSTRAINT cursors_committed_pkey DO UPDATE
+  SET committed = CASE WHEN @auto_commit THEN excluded.batch_end ELSE c.committed END,
       consumed_at = CASE WHEN @auto_commit THEN excluded.consumed_at ELSE c.consumed_at END,
-      batch_end = excluded.batch_end, lease_id = excluded.lease_id, lease_expires_at = excluded.lease_expires_at,
+      batch_end = CASE WHEN NOT @auto_commit THEN excluded.batch_end END, lease_id = excluded.lease_id, lease_expires_at = excluded.lease_expires_at,
       lease_count = excluded.lease_count, lease_mark = excluded.lease_mark, lease_conflated = false,
       attempt_offset = excluded.attempt_offset,
       attempt_count = CASE WHEN @auto_commit THEN 0
@@ -132,8 +142,8 @@ taken AS (
   RETURNING c.partition_id, c.attempt_count
 ),
 idle AS (
-  INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed, ready_at)
-  SELECT @queue_id, w.partition_id, @group_id, 0,
+  INSERT INTO queen.cursors AS c (queue_id, partition_id, group_id, committed, batch_end, ready_at)
+  SELECT @queue_id, w.partition_id, @group_id, w.committed, w.first_offset - 1,
          CASE WHEN s.partition_id IS NOT NULL THEN NULL
               WHEN h.due > q.now THEN h.due
               ELSE q.now + interval '50 milliseconds' END
@@ -142,7 +152,10 @@ idle AS (
   LEFT JOIN settled s ON s.partition_id = w.partition_id
   -- What there was no room for stays as ready as it is.
   WHERE h.open IS NOT TRUE AND NOT EXISTS (SELECT FROM grant_ g WHERE g.partition_id = w.partition_id)
-  ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE SET ready_at = excluded.ready_at
+  -- A drained cursor is not behind what retention removed.
+  ON CONFLICT ON CONSTRAINT cursors_committed_pkey DO UPDATE
+  SET committed = CASE WHEN excluded.ready_at IS NULL THEN excluded.batch_end ELSE c.committed END,
+      ready_at = excluded.ready_at
 )
 SELECT p.partition_id, p.name, p.ready_at::timestamptz AS ready_at, t.attempt_count, p.end_offset, p.message_count, p.from_pos, p.to_pos,
        p.created_at, p.ends, p.body
@@ -171,10 +184,17 @@ oldest AS MATERIALIZED (
 ),
 named AS MATERIALIZED (
   SELECT c.partition_id, c.committed, c.ready_at
-  FROM queen.cursors c
-  WHERE @pinned::bool AND c.queue_id = @queue_id AND c.group_id = @group_id AND c.ready_at <= queen.clock()
-    AND c.partition_id = (SELECT p.id FROM queen.partitions p WHERE p.queue_id = @queue_id AND p.name = @partition_name)
-  FOR NO KEY UPDATE SKIP LOCKED
+  FROM (
+    SELECT p.id FROM queen.partitions p
+    WHERE @pinned::bool AND p.queue_id = @queue_id AND p.name >= @partition_name AND p.name <= @partition_name
+    ORDER BY p.name DESC LIMIT 1
+  ) p
+  CROSS JOIN LATERAL (
+    SELECT c.partition_id, c.committed, c.ready_at FROM queen.cursors c
+    WHERE c.queue_id = @queue_id AND c.partition_id = p.id AND c.group_id = @group_id AND c.ready_at <= queen.clock()
+    ORDER BY c.committed DESC LIMIT 1
+    FOR NO KEY UPDATE SKIP LOCKED
+  ) c
 ),
 candidate AS MATERIALIZED (
   SELECT o.partition_id, o.committed, o.ready_at FROM oldest o
@@ -182,11 +202,12 @@ candidate AS MATERIALIZED (
   SELECT n.partition_id, n.committed, n.ready_at FROM named n
 ),
 span AS MATERIALIZED (
-  SELECT c.partition_id, c.ready_at, p.name, greatest(c.committed + 1, p.log_start) AS first_offset
+  SELECT c.partition_id, c.committed, c.ready_at, p.name, greatest(c.committed + 1, p.log_start) AS first_offset
   FROM candidate c
   CROSS JOIN LATERAL (
     SELECT p.name, p.log_start FROM queen.partitions p
-    WHERE p.queue_id = @queue_id AND p.id = c.partition_id LIMIT 1
+    WHERE p.queue_id = @queue_id AND p.id = c.partition_id
+    ORDER BY p.epoch DESC LIMIT 1
   ) p
 ),
 head AS MATERIALIZED (
@@ -198,7 +219,7 @@ head AS MATERIALIZED (
   ) h
 ),
 newest AS MATERIALIZED (
-  SELECT w.partition_id, w.ready_at, w.name, w.first_offset, q.now, q.lease,
+  SELECT w.partition_id, w.committed, w.ready_at, w.name, w.first_offset, q.now, q.lease,
          s.end_offset, s.message_count, s.created_at, s.ends, s.marks, s.body
   FROM span w CROSS JOIN q JOIN head h ON h.partition_id = w.partition_id AND h.due <= q.now
   CROSS JOIN LATERAL (
@@ -215,6 +236,7 @@ settled AS MATERIALIZED (
   CROSS JOIN LATERAL (
     SELECT p.id FROM queen.partitions p
     WHERE p.queue_id = @queue_id AND p.id = w.partition_id AND p.last_offset < w.first_offset
+    ORDER BY p.epoch DESC LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED
   ) p
   WHERE NOT EXISTS (SELECT FROM head h WHERE h.partition_id = w.partition_id)
@@ -222,14 +244,14 @@ settled AS MATERIALIZED (
 taken AS (
   INSERT INTO queen.cursors AS c (queue_id, partition_id, group_id, committed, batch_end, lease_id, lease_expires_at,
     lease_count, lease_mark, lease_conflated, attempt_offset, ready_at)
-  SELECT @queue_id, n.partition_id, @group_id, 0, n.end_offset, @lease_id::uuid, n.now + n.lease, 1,
+  SELECT @queue_id, n.partition_id, @group_id, n.committed, n.end_offset, @lease_id::uuid, n.now + n.lease, 1,
          ('x' || encode(substring(n.marks FROM 8 * n.message_count - 7 FOR 8), 'hex'))::bit(64)::bigint
            # CASE WHEN n.message_count > 1
                   THEN ('x' || encode(substring(n.marks FROM 8 * n.message_count - 15 FOR 8), 'hex'))::bit(64)::bigint
                   ELSE 0 END,
          true, n.first_offset, n.now + n.lease
   FROM newest n
-  ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE
+  ON CONFLICT ON CONSTRAINT cursors_committed_pkey DO UPDATE
   SET batch_end = excluded.batch_end, lease_id = excluded.lease_id, lease_expires_at = excluded.lease_expires_at,
       lease_count = excluded.lease_count, lease_mark = excluded.lease_mark, lease_conflated = true,
       attempt_offset = excluded.attempt_offset,
@@ -238,8 +260,8 @@ taken AS (
   RETURNING c.partition_id, c.attempt_count
 ),
 idle AS (
-  INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed, ready_at)
-  SELECT @queue_id, w.partition_id, @group_id, 0,
+  INSERT INTO queen.cursors AS c (queue_id, partition_id, group_id, committed, batch_end, ready_at)
+  SELECT @queue_id, w.partition_id, @group_id, w.committed, w.first_offset - 1,
          CASE WHEN s.partition_id IS NOT NULL THEN NULL
               WHEN h.due > q.now THEN h.due
               ELSE q.now + interval '50 milliseconds' END
@@ -247,7 +269,10 @@ idle AS (
   LEFT JOIN head h ON h.partition_id = w.partition_id
   LEFT JOIN settled s ON s.partition_id = w.partition_id
   WHERE NOT EXISTS (SELECT FROM newest g WHERE g.partition_id = w.partition_id)
-  ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE SET ready_at = excluded.ready_at
+  -- A drained cursor is not behind what retention removed.
+  ON CONFLICT ON CONSTRAINT cursors_committed_pkey DO UPDATE
+  SET committed = CASE WHEN excluded.ready_at IS NULL THEN excluded.batch_end ELSE c.committed END,
+      ready_at = excluded.ready_at
 )
 SELECT n.partition_id, n.name, n.ready_at, t.attempt_count, n.end_offset, n.message_count,
        (n.message_count - 1)::int AS from_pos, (n.message_count - 1)::int AS to_pos, n.created_at, n.ends, n.body

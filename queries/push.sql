@@ -8,18 +8,25 @@
 -- Plan: one probe of partitions_name_key per name, then of the primary key in
 -- id order. (Here as in the other hot statements a LATERAL that locks, limits or
 -- aggregates keeps the planner from ever reading all partitions of a queue, which
--- looks cheap to it while the tables are small.)
+-- looks cheap to it while the tables are small. And all of them look for the
+-- newest version of a row first: while a snapshot is held open somewhere, every
+-- version since is still there. The last column of a primary key rises with the
+-- versions. A name does not, but equal entries are in the order of the table, so
+-- it is looked for from the end: by bounds, since the planner would drop the
+-- order of what it knows to be equal.)
 WITH named AS MATERIALIZED (
   SELECT p.id
   FROM (SELECT unnest(@names::text[]) AS name) n
   CROSS JOIN LATERAL (
-    SELECT p.id FROM queen.partitions p WHERE p.queue_id = @queue_id AND p.name = n.name LIMIT 1
+    SELECT p.id FROM queen.partitions p WHERE p.queue_id = @queue_id AND p.name >= n.name AND p.name <= n.name
+    ORDER BY p.name DESC LIMIT 1
   ) p
 )
 SELECT p.id
 FROM (SELECT n.id FROM named n ORDER BY n.id) n
 CROSS JOIN LATERAL (
-  SELECT p.id FROM queen.partitions p WHERE p.queue_id = @queue_id AND p.id = n.id FOR NO KEY UPDATE
+  SELECT p.id FROM queen.partitions p WHERE p.queue_id = @queue_id AND p.id = n.id
+  ORDER BY p.epoch DESC LIMIT 1 FOR NO KEY UPDATE
 ) p;
 
 -- name: AppendSegments :many
@@ -39,13 +46,14 @@ WITH fence AS MATERIALIZED (
   WHERE q.id = @queue_id AND (q.version = @version OR @version < 0)
 ),
 run AS MATERIALIZED (
-  SELECT i.run, i.name, i.run_count, p.id AS partition_id, p.last_offset, p.last_write_at
+  SELECT i.run, i.name, i.run_count, p.id AS partition_id, p.epoch, p.last_offset, p.last_write_at
   FROM (SELECT unnest(@runs::int[]) AS run, unnest(@run_names::text[]) AS name,
                unnest(@run_counts::int[]) AS run_count) i
   LEFT JOIN LATERAL (
-    SELECT p.id, p.last_offset, p.last_write_at FROM queen.partitions p
-    WHERE p.queue_id = @queue_id AND p.name = i.name AND queen.locked_here(p.xmax) LIMIT 1
-  ) p ON true
+    SELECT p.id, p.epoch, p.last_offset, p.last_write_at, queen.locked_here(p.xmax) AS here FROM queen.partitions p
+    WHERE p.queue_id = @queue_id AND p.name >= i.name AND p.name <= i.name
+    ORDER BY p.name DESC LIMIT 1
+  ) p ON p.here
 ),
 -- Runs are numbered from 0 without a gap: items find theirs by subscript.
 place AS MATERIALIZED (
@@ -73,7 +81,7 @@ stored AS MATERIALIZED (
   WHERE i.probe AND i.partition_id IS NOT NULL AND d.message_offset IS NOT NULL
 ),
 verdict AS MATERIALIZED ( -- stamp is NULL for a run that is not appended
-  SELECT r.run, r.name, r.run_count, r.partition_id, r.last_offset, f.due,
+  SELECT r.run, r.name, r.run_count, r.partition_id, r.epoch, r.last_offset, f.due,
          CASE WHEN r.partition_id IS NOT NULL AND r.run <> ALL (ARRAY(SELECT s.run FROM stored s))
               THEN greatest(f.now, r.last_write_at) END AS stamp
   FROM run r, fence f
@@ -97,29 +105,32 @@ ids AS (
 head AS (
   -- As in the other hot statements, rows that are locked already are updated by
   -- way of an upsert: it finds each through the unique index, whatever the
-  -- planner believes of the table. It never inserts.
-  INSERT INTO queen.partitions AS p (queue_id, id, name, created_at, last_offset, last_write_at)
+  -- planner believes of the table. It never inserts. What a key column is to
+  -- become travels in another one.
+  INSERT INTO queen.partitions AS p (queue_id, id, epoch, name, created_at, last_offset, last_write_at)
     OVERRIDING SYSTEM VALUE
-  SELECT @queue_id, v.partition_id, v.name, v.stamp, v.run_count, v.stamp
+  SELECT @queue_id, v.partition_id, v.epoch, v.name, v.stamp, v.run_count, v.stamp
   FROM verdict v WHERE v.stamp IS NOT NULL
-  ON CONFLICT ON CONSTRAINT partitions_pkey DO UPDATE
+  ON CONFLICT ON CONSTRAINT partitions_epoch_pkey DO UPDATE
   SET last_offset = p.last_offset + excluded.last_offset, last_write_at = excluded.last_write_at,
+      epoch = (p.last_offset + excluded.last_offset) / 1024,
       oldest_at = CASE WHEN p.last_offset < p.log_start THEN excluded.last_write_at ELSE p.oldest_at END
 ),
 idle AS MATERIALIZED (
-  SELECT v.partition_id, c.group_id, v.due
-  FROM (SELECT w.partition_id, w.due FROM verdict w WHERE w.stamp IS NOT NULL ORDER BY w.partition_id) v
+  SELECT v.partition_id, c.group_id, c.committed, v.due
+  FROM (SELECT w.partition_id, w.last_offset, w.due FROM verdict w WHERE w.stamp IS NOT NULL ORDER BY w.partition_id) v
   CROSS JOIN LATERAL (
-    SELECT c.group_id FROM queen.cursors c
+    SELECT c.group_id, c.committed FROM queen.cursors c
     WHERE c.queue_id = @queue_id AND c.partition_id = v.partition_id AND c.ready_at IS NULL
-    ORDER BY c.group_id
+      AND c.committed >= v.last_offset -- else it would not be drained
+    ORDER BY c.committed, c.group_id -- by group, since nobody is further than the end
     FOR NO KEY UPDATE
   ) c
 ),
 ready AS (
   INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed, ready_at)
-  SELECT @queue_id, i.partition_id, i.group_id, 0, i.due FROM idle i
-  ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE SET ready_at = excluded.ready_at
+  SELECT @queue_id, i.partition_id, i.group_id, i.committed, i.due FROM idle i
+  ON CONFLICT ON CONSTRAINT cursors_committed_pkey DO UPDATE SET ready_at = excluded.ready_at
 )
 SELECT v.run::int AS run, -1 AS pos, v.partition_id::bigint AS partition_id, (v.last_offset + 1)::bigint AS message_offset
 FROM verdict v WHERE v.stamp IS NOT NULL
@@ -169,8 +180,7 @@ WITH made AS (
   RETURNING id
 )
 INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed)
-SELECT @queue_id, m.id, g.id, -1 FROM made m, queen.consumer_groups g WHERE g.queue_id = @queue_id
-ON CONFLICT ON CONSTRAINT cursors_pkey DO NOTHING;
+SELECT @queue_id, m.id, g.id, -1 FROM made m, queen.consumer_groups g WHERE g.queue_id = @queue_id;
 
 -- name: EnsureIDSlices :exec
 -- Caller: a push that found no slice of message_ids for now, and the janitor.

@@ -12,9 +12,10 @@ FROM (SELECT unnest(@ords::int[]) AS ord, unnest(@names::text[]) AS name,
              unnest(@hashes::uuid[]) AS id_hash, unnest(@probes::bool[]) AS probe) i
 CROSS JOIN queen.queues q
 LEFT JOIN LATERAL (
-  SELECT p.id FROM queen.partitions p
-  WHERE p.queue_id = @queue_id AND p.name = i.name AND queen.locked_here(p.xmax) LIMIT 1
-) p ON true
+  SELECT p.id, queen.locked_here(p.xmax) AS here FROM queen.partitions p
+  WHERE p.queue_id = @queue_id AND p.name >= i.name AND p.name <= i.name
+  ORDER BY p.name DESC LIMIT 1
+) p ON p.here
 LEFT JOIN LATERAL (
   SELECT d.message_offset
   FROM queen.message_ids d

@@ -151,10 +151,16 @@ func (s *Store) Seek(ctx context.Context, queue, group int64, k mq.Seek) (moved 
 		var ids []int64
 		err = s.tx(ctx, s.cold, func(ctx context.Context, tx pgx.Tx) error {
 			q := db.New(tx)
+			if err := q.LockGroup(ctx, db.LockGroupParams{QueueID: queue, GroupID: group}); err != nil {
+				return err
+			}
 			ids, err = q.LockPartitionsToSeek(ctx, db.LockPartitionsToSeekParams{
 				QueueID: queue, AfterID: after, One: k.PartitionSet, Name: k.Partition, Step: seedStep,
 			})
 			if err != nil || len(ids) == 0 {
+				return err
+			}
+			if err := q.AddMissingCursors(ctx, db.AddMissingCursorsParams{QueueID: queue, GroupID: group, Ids: ids}); err != nil {
 				return err
 			}
 			return q.SeekCursors(ctx, db.SeekCursorsParams{QueueID: queue, GroupID: group, ToEnd: k.ToEnd, At: at, Ids: ids})

@@ -43,10 +43,11 @@ var wholeQueue = regexp.MustCompile(`^(\(queue_id = [^ ]+\))?$`)
 type indexUse struct{ index, bound string }
 
 const (
+	drainedIndex = `^cursors_queue_id_partition_id_committed_group_id_idx$`
 	claimIndex   = `^cursors_queue_id_group_id_ready_at_idx$`
-	cursorKey    = `^cursors_pkey$`
+	cursorKey    = `^cursors_committed_pkey$`
 	leaseIndex   = `^cursors_queue_id_lease_id_idx$`
-	partitionKey = `^partitions_pkey$`
+	partitionKey = `^partitions_epoch_pkey$`
 	nameKey      = `^partitions_name_key$`
 	segmentKey   = `^segments_\d+_pkey$`
 	idIndex      = `^message_ids_.*_queue_id_partition_id_id_hash_idx$`
@@ -62,7 +63,7 @@ var hotPlans = []struct {
 }{
 	{name: "LockPartitions", sql: db.LockPartitions, uses: []indexUse{{nameKey, "name"}}, sorts: []string{"partitions"}},
 	{name: "AppendSegments", sql: db.AppendSegments, uses: []indexUse{
-		{nameKey, "name"}, {idIndex, "id_hash"}, {cursorKey, "partition_id"},
+		{nameKey, "name"}, {idIndex, "id_hash"}, {drainedIndex, "committed >="},
 	}},
 	{name: "ClaimPartitions", sql: db.ClaimPartitions, uses: []indexUse{
 		{claimIndex, "ready_at <= queen.clock()"},

@@ -10,6 +10,28 @@ import (
 	"time"
 )
 
+const AddMissingCursors = `-- name: AddMissingCursors :exec
+INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed)
+SELECT $1, p.id, $2, p.last_offset
+FROM queen.partitions p
+WHERE p.queue_id = $1 AND p.id = ANY ($3::bigint[])
+  AND NOT EXISTS (SELECT FROM queen.cursors c
+                  WHERE c.queue_id = $1 AND c.partition_id = p.id AND c.group_id = $2)
+`
+
+type AddMissingCursorsParams struct {
+	QueueID int64
+	GroupID int64
+	Ids     []int64
+}
+
+// Caller: seek, after LockGroup and LockPartitionsToSeek. A cursor that a
+// partition lacks, drained. The lock on the group keeps two from making it.
+func (q *Queries) AddMissingCursors(ctx context.Context, arg AddMissingCursorsParams) error {
+	_, err := q.db.Exec(ctx, AddMissingCursors, arg.QueueID, arg.GroupID, arg.Ids)
+	return err
+}
+
 const DeleteCursors = `-- name: DeleteCursors :execrows
 DELETE FROM queen.cursors c WHERE c.queue_id = $1 AND c.group_id = $2
 `
@@ -212,7 +234,8 @@ type LockGroupParams struct {
 	GroupID int64
 }
 
-// Caller: seeding, first: one broker seeds at a time. Locks: the group row.
+// Caller: seeding and seek, first: one broker makes cursors of a group at a time.
+// Locks: the group row.
 func (q *Queries) LockGroup(ctx context.Context, arg LockGroupParams) error {
 	_, err := q.db.Exec(ctx, LockGroup, arg.QueueID, arg.GroupID)
 	return err
@@ -374,7 +397,9 @@ seeded AS (
   INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed, ready_at)
   SELECT $2, p.id, $3, p.committed, CASE WHEN p.last_offset > p.committed THEN t.now END
   FROM part p, (SELECT queen.clock() AS now) t
-  ON CONFLICT ON CONSTRAINT cursors_pkey DO NOTHING
+  -- A partition made since the group was registered has its cursor.
+  WHERE NOT EXISTS (SELECT FROM queen.cursors c
+                    WHERE c.queue_id = $2 AND c.partition_id = p.id AND c.group_id = $3)
 )
 UPDATE queen.consumer_groups c
 SET seeded_through = coalesce((SELECT max(p.id) FROM part p), c.seeded_through),
@@ -402,8 +427,8 @@ func (q *Queries) SeedCursors(ctx context.Context, arg SeedCursorsParams) (bool,
 }
 
 const SeekCursors = `-- name: SeekCursors :exec
-INSERT INTO queen.cursors AS c (queue_id, partition_id, group_id, committed, ready_at)
-SELECT $1, s.id, $2, s.committed, CASE WHEN s.last_offset > s.committed THEN t.now END
+INSERT INTO queen.cursors AS u (queue_id, partition_id, group_id, committed, batch_end, ready_at)
+SELECT $1, s.id, $2, c.committed, s.committed, CASE WHEN s.last_offset > s.committed THEN t.now END
 FROM (
   SELECT p.id, p.last_offset,
          CASE WHEN $3::bool OR p.last_write_at IS NULL OR p.last_write_at < $4::timestamptz THEN p.last_offset
@@ -411,9 +436,16 @@ FROM (
   FROM queen.partitions p
   WHERE p.queue_id = $1 AND p.id = ANY ($5::bigint[])
   ORDER BY p.id
-) s, (SELECT queen.clock() AS now) t
-ON CONFLICT ON CONSTRAINT cursors_pkey DO UPDATE
-SET committed = excluded.committed, ready_at = excluded.ready_at, batch_end = NULL, lease_id = NULL,
+) s
+CROSS JOIN LATERAL (
+  SELECT c.committed FROM queen.cursors c
+  WHERE c.queue_id = $1 AND c.partition_id = s.id AND c.group_id = $2
+  ORDER BY c.committed DESC LIMIT 1
+  FOR NO KEY UPDATE
+) c
+CROSS JOIN (SELECT queen.clock() AS now) t
+ON CONFLICT ON CONSTRAINT cursors_committed_pkey DO UPDATE
+SET committed = excluded.batch_end, ready_at = excluded.ready_at, batch_end = NULL, lease_id = NULL,
     lease_expires_at = NULL, lease_count = 0, lease_conflated = false, attempt_offset = NULL, attempt_count = 0,
     retry_count = 0
 `
@@ -426,8 +458,8 @@ type SeekCursorsParams struct {
 	Ids     []int64
 }
 
-// Caller: seek, after LockPartitionsToSeek. Moves the cursor, ends the lease,
-// resets attempts and retries. A missing cursor is made.
+// Caller: seek, after AddMissingCursors. Moves the cursors, ends their leases,
+// resets attempts and retries. Locks: the cursors, by partition.
 func (q *Queries) SeekCursors(ctx context.Context, arg SeekCursorsParams) error {
 	_, err := q.db.Exec(ctx, SeekCursors,
 		arg.QueueID,

@@ -16,9 +16,10 @@ FROM (SELECT unnest($1::int[]) AS ord, unnest($2::text[]) AS name,
              unnest($3::uuid[]) AS id_hash, unnest($4::bool[]) AS probe) i
 CROSS JOIN queen.queues q
 LEFT JOIN LATERAL (
-  SELECT p.id FROM queen.partitions p
-  WHERE p.queue_id = $5 AND p.name = i.name AND queen.locked_here(p.xmax) LIMIT 1
-) p ON true
+  SELECT p.id, queen.locked_here(p.xmax) AS here FROM queen.partitions p
+  WHERE p.queue_id = $5 AND p.name >= i.name AND p.name <= i.name
+  ORDER BY p.name DESC LIMIT 1
+) p ON p.here
 LEFT JOIN LATERAL (
   SELECT d.message_offset
   FROM queen.message_ids d
