@@ -63,8 +63,16 @@ func checkPostgres(ctx context.Context, cfg config.Config) []inspect.Finding {
 		return []inspect.Finding{{Subject: "postgres", Level: inspect.Fail, Detail: err.Error()}}
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	reached := inspect.Finding{Subject: "postgres", Level: inspect.OK, Detail: config.MaskURL(cfg.DatabaseURL)}
-	return append([]inspect.Finding{reached}, inspect.Run(ctx, conn, cfg.PoolSize)...)
+	findings := []inspect.Finding{{Subject: "postgres", Level: inspect.OK, Detail: config.MaskURL(cfg.DatabaseURL)}}
+	second, err := pgx.Connect(ctx, cfg.DatabaseURL)
+	if err != nil {
+		return append(findings, inspect.Finding{Subject: "postgres", Level: inspect.Fail, Detail: "a second connection: " + err.Error()})
+	}
+	defer second.Close(context.WithoutCancel(ctx))
+	if pooler, found := inspect.Pooler(ctx, conn, second); found {
+		findings = append(findings, pooler)
+	}
+	return append(findings, inspect.Run(ctx, conn, cfg.PoolSize)...)
 }
 
 func report(w io.Writer, findings []inspect.Finding) error {

@@ -68,6 +68,9 @@ func TestCheck(t *testing.T) {
 	redis := "--redis-url=" + pgtest.Redis(t)
 	out, code := queen(t, "check", redis, "--database-url="+pgtest.New(t).URL)
 	wantOutput(t, out, code, 0, "configuration", "schema", "redis eviction", "noeviction", "maxmemory is not set", "fsync is off")
+	if strings.Contains(out, "pooler") {
+		t.Errorf("a pooler where there is none: %s", out)
+	}
 	out, code = queen(t, "check", redis, "--database-url="+pgtest.NewEmpty(t).URL)
 	wantOutput(t, out, code, 1, "queen migrate up", "check failed: 1 of")
 	out, code = queen(t, "check", "--redis-url=redis://127.0.0.1:1", "--database-url=postgres://u:s3cr3t@127.0.0.1:1/none")

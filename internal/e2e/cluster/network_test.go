@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -139,6 +140,7 @@ func TestPgBouncer(t *testing.T) {
 	f := NewTraffic(c, "pooled", 6)
 	f.AwaitAcks(time.Now(), 10*time.Second)
 	toolsWork(t, c)
+	checkSeesPooler(t, c)
 	time.Sleep(2 * time.Second)
 	c.Note("pgbouncer restarts")
 	if err := c.bouncer.proc.Stop(syscall.SIGKILL, 5*time.Second); err != nil {
@@ -153,6 +155,23 @@ func TestPgBouncer(t *testing.T) {
 		if n := logged(c, b.Name, "level=ERROR"); n > 0 {
 			t.Errorf("%s logged %d errors", b.Name, n)
 		}
+	}
+}
+
+// checkSeesPooler has the check tell a URL that fits the pooler from one that
+// does not.
+func checkSeesPooler(t *testing.T, c *Cluster) {
+	t.Helper()
+	b := *c.Brokers[0]
+	if out, err := b.tool("check"); err != nil || !strings.Contains(out, "in transaction mode, which DATABASE_URL says") {
+		t.Errorf("queen check: %v\n%s", err, out)
+	}
+	b.env = slices.Clone(b.env)
+	for i, v := range b.env {
+		b.env[i] = strings.Replace(v, "&default_query_exec_mode="+poolerMode, "", 1)
+	}
+	if out, err := b.tool("check"); err == nil || !strings.Contains(out, "add default_query_exec_mode=cache_describe") {
+		t.Errorf("queen check without the parameter: %v\n%s", err, out)
 	}
 }
 
