@@ -72,11 +72,34 @@ WHERE c.queue_id = @queue_id AND c.id = g.id
 RETURNING c.seeded;
 
 -- name: NextReady :one
--- Caller: a parked pop, with the empty claim, to know when to look again without
--- being woken (end of a lease or of a hold), and whether the group it knows is
--- still there. Plan: first entry of the claim index.
+-- Caller: a pop that got nothing, to know whether there is anything, when to look
+-- again without being woken (end of a lease or of a hold), and whether the group
+-- it knows is still there. Nothing below @floor is looked at. Transaction numbers
+-- up to oldest_running, which is not counted, were over when this looked; from
+-- next_number on none had been given out. Plan: first entry of the claim index
+-- from the floor on.
 SELECT (SELECT min(c.ready_at) FROM queen.cursors c
-        WHERE c.queue_id = @queue_id AND c.group_id = @group_id AND c.ready_at IS NOT NULL)::timestamptz AS ready_at,
+        WHERE c.queue_id = @queue_id AND c.group_id = @group_id AND c.ready_at >= @floor)::timestamptz AS ready_at,
+       t.now::timestamptz AS now, g.seeded,
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest_running,
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next_number
+FROM queen.consumer_groups g, (SELECT queen.clock() AS now) t
+WHERE g.queue_id = @queue_id AND g.id = @group_id;
+
+-- name: NextReadyOf :one
+-- As NextReady, for a pop of one partition. Plan: probes of partitions_name_key
+-- and of the primary key.
+SELECT (SELECT c.ready_at
+        FROM (
+          SELECT p.id FROM queen.partitions p
+          WHERE p.queue_id = @queue_id AND p.name >= @partition_name AND p.name <= @partition_name
+          ORDER BY p.name DESC LIMIT 1
+        ) p
+        CROSS JOIN LATERAL (
+          SELECT c.ready_at FROM queen.cursors c
+          WHERE c.queue_id = @queue_id AND c.partition_id = p.id AND c.group_id = @group_id
+          ORDER BY c.committed DESC LIMIT 1
+        ) c)::timestamptz AS ready_at,
        t.now::timestamptz AS now, g.seeded
 FROM queen.consumer_groups g, (SELECT queen.clock() AS now) t
 WHERE g.queue_id = @queue_id AND g.id = @group_id;

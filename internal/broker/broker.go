@@ -30,7 +30,7 @@ type Store interface {
 	EnsurePartitions(ctx context.Context, queue int64, names []string) error
 
 	Claim(ctx context.Context, queue int64, group mq.GroupInfo, floor time.Time, reqs []mq.ClaimRequest) (mq.Claimed, error)
-	ReadyGroups(ctx context.Context, pairs []mq.QueueGroup) ([]mq.NextReady, error)
+	ReadyGroups(ctx context.Context, asked []mq.ReadyQuery) ([]mq.NextReady, error)
 	ReleaseLeases(ctx context.Context, queues []int64, lease mq.UUID) error
 	ExtendLeases(ctx context.Context, queues []int64, lease mq.UUID, seconds int32) (mq.Extension, error)
 

@@ -84,13 +84,13 @@ func (b *Broker) discoverOnce(ctx context.Context, p *mq.Pop) (*mq.Delivery, tim
 		return d, -1, err
 	}
 	d.Conflation = false
-	pairs := make([]mq.QueueGroup, len(all))
+	keys := make([]popKey, len(all))
 	for i, f := range all {
-		pairs[i] = mq.QueueGroup{Queue: f.queue.ID, Group: f.group.ID}
+		keys[i] = popKey{queue: f.queue.ID, group: f.group.ID}
 		applied, conflict := policy(p, f.group)
 		d.Conflation, d.ConflationConflict = d.Conflation || applied, d.ConflationConflict || conflict
 	}
-	ready, err := b.store.ReadyGroups(ctx, pairs)
+	ready, err := b.ready(ctx, keys)
 	if err != nil {
 		return d, -1, err
 	}

@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/queenmq-go/queenmq/internal/mq"
@@ -129,7 +128,8 @@ func claimRequest(p *mq.Pop, queue int64, bytes int64) mq.ClaimRequest {
 	}
 }
 
-// maxLooks is how often a pop that got nothing looks again at once.
+// maxLooks is how often a pop that got nothing, although there is something,
+// looks again at once.
 const maxLooks = 3
 
 // probe asks the store for the first pops of a line, in one transaction.
@@ -141,61 +141,125 @@ func (b *Broker) probe(key popKey, reqs []popRequest) park.Result[*mq.Delivery] 
 		// What one transaction reads is in memory at once.
 		claims[i].Bytes = max(reqs[i].claim.Bytes/int64(len(reqs)), minPopBytes)
 	}
-	g := mq.GroupInfo{ID: key.group, Conflation: reqs[0].conflation}
-	at := mq.QueueGroup{Queue: key.queue, Group: key.group}
-	var floor time.Time
-	if !key.pinned {
-		floor = b.floors.of(at)
-	}
 	start := time.Now()
-	got, err := b.store.Claim(ctx, key.queue, g, floor, claims)
-	for look := 0; err == nil && look < maxLooks; look++ {
-		below := empties(got.Claims)
-		// Nothing above the floor is not nothing. And a claim that came upon a
-		// cursor which was ready for nothing has put it right: what stands
-		// behind it is ready still.
-		hidden := look == 0 && !floor.IsZero() || got.Next.In == 0
-		if len(below) == 0 || !hidden {
-			break
-		}
-		b.floors.drop(at)
-		err = b.claimBelow(ctx, key, g, claims, below, &got)
-	}
+	got, next, err := b.claim(ctx, key, reqs[0].conflation, claims)
 	b.metrics.Claimed(time.Since(start))
 	b.metrics.GatherFired("pop", len(reqs), time.Since(start))
 	if err != nil {
 		b.takeBackLater(key.queue, claims, err)
 		return park.Result[*mq.Delivery]{Err: err, Retry: isOutage(err), Next: -1}
 	}
-	if !got.Next.GroupExists || !got.Next.Seeded && len(empties(got.Claims)) == len(reqs) {
+	if !next.GroupExists || !next.Seeded && len(empties(got)) == len(reqs) {
 		// Deleted, or deleted but for its registration: its cursors are to be
 		// made again before anybody waits.
-		b.floors.drop(at)
+		b.floors.drop(mq.QueueGroup{Queue: key.queue, Group: key.group})
 		return park.Result[*mq.Delivery]{Err: errGone, Next: -1}
 	}
-	if !key.pinned && !got.Oldest.IsZero() {
-		b.floors.set(at, got.Oldest)
-	}
 	res := park.Result[*mq.Delivery]{
-		Answers: make([]*mq.Delivery, len(reqs)), Found: make([]bool, len(reqs)), Next: got.Next.In,
+		Answers: make([]*mq.Delivery, len(reqs)), Found: make([]bool, len(reqs)), Next: next.In,
 	}
 	for i := range reqs {
 		// Each claim sees what is committed when it runs, so a later one may
 		// get something although an earlier one did not.
-		if len(got.Claims[i]) > 0 {
-			res.Answers[i], res.Found[i] = b.delivery(&reqs[i], got.Claims[i]), true
+		if len(got[i]) > 0 {
+			res.Answers[i], res.Found[i] = b.delivery(&reqs[i], got[i]), true
 		}
 	}
 	return res
 }
 
+// claim runs the claims of a line and, when one of them got nothing, tells when
+// there is work next. What was claimed counts: an error after that is none.
+func (b *Broker) claim(ctx context.Context, key popKey, conflation bool, claims []mq.ClaimRequest) ([][]mq.Claim, mq.NextReady, error) {
+	g, at := mq.GroupInfo{ID: key.group, Conflation: conflation}, mq.QueueGroup{Queue: key.queue, Group: key.group}
+	next := mq.NextReady{GroupExists: true, Seeded: true, In: -1}
+	var floor time.Time
+	if !key.pinned {
+		floor = b.floors.guess(at)
+	}
+	start := time.Now()
+	got, err := b.store.Claim(ctx, key.queue, g, floor, claims)
+	if err != nil {
+		return nil, next, err
+	}
+	if !key.pinned {
+		b.floors.claimed(at, floor, got.Oldest, time.Since(start))
+	}
+	out := got.Claims
+	for look := range maxLooks + 1 {
+		below := empties(out)
+		if len(below) == 0 {
+			break
+		}
+		ready, err := b.ready(ctx, []popKey{key})
+		if err != nil {
+			if len(below) < len(claims) {
+				break // what was claimed is delivered, the rest looks again
+			}
+			return nil, next, err
+		}
+		// Something there is below the guess, or has come since, or a claim came
+		// upon a cursor that was ready for nothing and has put it right: what
+		// stands behind that one is ready still.
+		if next = ready[0]; next.In != 0 || look == maxLooks {
+			break
+		}
+		if err := b.claimBelow(ctx, key, g, claims, below, out); err != nil {
+			return nil, next, err
+		}
+	}
+	return out, next, nil
+}
+
+// claimBelow repeats the claims that got nothing, from where something may be.
+func (b *Broker) claimBelow(ctx context.Context, key popKey, g mq.GroupInfo, claims []mq.ClaimRequest, below []int, out [][]mq.Claim) error {
+	again := make([]mq.ClaimRequest, len(below))
+	for i, at := range below {
+		again[i] = claims[at]
+	}
+	var floor time.Time
+	if !key.pinned {
+		floor = b.floors.proven(mq.QueueGroup{Queue: key.queue, Group: key.group})
+	}
+	more, err := b.store.Claim(ctx, key.queue, g, floor, again)
+	if err != nil {
+		if len(below) < len(claims) {
+			b.takeBackLater(key.queue, again, err)
+			return nil // what was claimed is delivered, the rest asks again
+		}
+		return err
+	}
+	for i, at := range below {
+		out[at] = more.Claims[i]
+	}
+	return nil
+}
+
+// ready asks when lines have work next.
+func (b *Broker) ready(ctx context.Context, keys []popKey) ([]mq.NextReady, error) {
+	asked := make([]mq.ReadyQuery, len(keys))
+	for i, k := range keys {
+		asked[i] = mq.ReadyQuery{QueueGroup: mq.QueueGroup{Queue: k.queue, Group: k.group}, Pinned: k.pinned, Partition: k.partition}
+		if !k.pinned {
+			asked[i].Floor = b.floors.proven(asked[i].QueueGroup)
+		}
+	}
+	start := time.Now()
+	ready, err := b.store.ReadyGroups(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	for i := range asked {
+		if !asked[i].Pinned && ready[i].GroupExists {
+			b.floors.looked(asked[i].QueueGroup, asked[i].Floor, &ready[i], start, time.Since(start)/time.Duration(len(asked)))
+		}
+	}
+	return ready, nil
+}
+
 // look tells for many lines whether a claim is worth its transaction.
 func (b *Broker) look(keys []popKey) ([]park.Glance, error) {
-	pairs := make([]mq.QueueGroup, len(keys))
-	for i, k := range keys {
-		pairs[i] = mq.QueueGroup{Queue: k.queue, Group: k.group}
-	}
-	ready, err := b.store.ReadyGroups(context.Background(), pairs)
+	ready, err := b.ready(context.Background(), keys)
 	if err != nil {
 		return nil, err
 	}
@@ -216,27 +280,6 @@ func empties(claims [][]mq.Claim) []int {
 		}
 	}
 	return out
-}
-
-// claimBelow repeats the claims that got nothing, without the floor.
-func (b *Broker) claimBelow(ctx context.Context, key popKey, g mq.GroupInfo, claims []mq.ClaimRequest, below []int, got *mq.Claimed) error {
-	again := make([]mq.ClaimRequest, len(below))
-	for i, at := range below {
-		again[i] = claims[at]
-	}
-	more, err := b.store.Claim(ctx, key.queue, g, time.Time{}, again)
-	if err != nil {
-		if len(below) < len(claims) {
-			b.takeBackLater(key.queue, again, err)
-			return nil // what was claimed is delivered, the rest asks again
-		}
-		return err
-	}
-	for i, at := range below {
-		got.Claims[at] = more.Claims[i]
-	}
-	got.Next = more.Next
-	return nil
 }
 
 // takeBackLater gives leases back that may have been granted in a transaction
@@ -333,58 +376,4 @@ func (b *Broker) ExtendLease(ctx context.Context, tenant mq.UUID, leaseID string
 		return mq.Extension{}, nil
 	}
 	return b.store.ExtendLeases(ctx, queues, id, int32(min(d/time.Second, 1<<31-1)))
-}
-
-// floors keeps, per group, a lower bound for the scan of the claim index: what
-// was claimed last, less a margin. It skips the dead entries of earlier claims,
-// and is dropped once a second for one full scan.
-type floors struct {
-	mu sync.Mutex
-	at map[mq.QueueGroup]floor
-}
-
-type floor struct {
-	bound time.Time
-	since time.Time // of the last full scan
-}
-
-const (
-	floorMargin = 200 * time.Millisecond
-	floorLife   = time.Second
-)
-
-func newFloors() *floors { return &floors{at: map[mq.QueueGroup]floor{}} }
-
-func (f *floors) of(at mq.QueueGroup) time.Time {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	fl, ok := f.at[at]
-	if !ok {
-		return time.Time{}
-	}
-	if time.Since(fl.since) > floorLife {
-		delete(f.at, at)
-		return time.Time{}
-	}
-	return fl.bound
-}
-
-func (f *floors) set(at mq.QueueGroup, oldest time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	fl, ok := f.at[at]
-	if !ok {
-		if len(f.at) >= cacheSize {
-			clear(f.at)
-		}
-		fl.since = time.Now()
-	}
-	fl.bound = oldest.Add(-floorMargin)
-	f.at[at] = fl
-}
-
-func (f *floors) drop(at mq.QueueGroup) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.at, at)
 }

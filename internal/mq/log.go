@@ -73,11 +73,26 @@ type ClaimRequest struct {
 	LeaseSeconds int32 // 0: the queue's
 }
 
-// NextReady tells a parked pop when to look again without being woken.
+// ReadyQuery asks when a group has work next.
+type ReadyQuery struct {
+	QueueGroup
+	Floor     time.Time // what became ready before is not looked at; zero: everything is
+	Pinned    bool      // only this partition, whatever the floor
+	Partition string
+}
+
+// NextReady tells a pop that got nothing when to look again without being woken.
 type NextReady struct {
 	GroupExists bool
 	Seeded      bool
 	In          time.Duration // until the next lease or hold ends; negative: nothing scheduled
+
+	// What a pinned query does not answer: what the look saw, by the database's
+	// clock and its numbers of transactions.
+	Ready         time.Time // when the first one is or was ready, zero for none
+	Now           time.Time
+	OldestRunning int64 // transactions before this one were over
+	NextNumber    int64 // this one and later ones had not begun to write
 }
 
 // CursorKey names a cursor within a queue.
@@ -213,7 +228,6 @@ type OffsetRef struct {
 type Claimed struct {
 	Claims [][]Claim // per request, in order; those of later ones are empty once one is
 	Oldest time.Time // the earliest ready_at among what was claimed; zero when nothing was
-	Next   NextReady
 }
 
 // QueueGroup names a consumer group of a queue.

@@ -16,44 +16,32 @@ import (
 var farPast = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Claim runs the claims of several pops of one (queue, group) in one
-// transaction, in order. When one of them got nothing it looks, in a second
-// trip, when the group has work next. floor is a lower bound of the scan; zero
-// scans everything.
+// transaction, in order. floor is a lower bound of the scan; zero scans
+// everything.
 func (s *Store) Claim(ctx context.Context, queue int64, group mq.GroupInfo, floor time.Time, reqs []mq.ClaimRequest) (mq.Claimed, error) {
-	if floor.IsZero() {
-		floor = farPast
-	}
 	var b batch
 	q := b.queries()
 	for i := range reqs {
-		queueClaim(ctx, q, queue, group, floor, &reqs[i])
+		queueClaim(ctx, q, queue, group, orFarPast(floor), &reqs[i])
 	}
-	out := mq.Claimed{Claims: make([][]mq.Claim, len(reqs)), Next: mq.NextReady{GroupExists: true, Seeded: true, In: -1}}
-	empty, some := false, false
+	out := mq.Claimed{Claims: make([][]mq.Claim, len(reqs))}
 	err := s.run(ctx, s.hot, &b, func(br pgx.BatchResults) error {
-		empty, some = false, false
 		for i := range reqs {
 			out.Claims[i] = nil
 			if err := readClaims(br, queue, &out.Claims[i], &out.Oldest); err != nil {
 				return err
 			}
-			if len(out.Claims[i]) == 0 {
-				empty = true
-			} else {
-				some = true
-			}
 		}
 		return nil
 	})
-	if err == nil && empty {
-		var next []mq.NextReady
-		if next, err = s.ReadyGroups(ctx, []mq.QueueGroup{{Queue: queue, Group: group.ID}}); err == nil {
-			out.Next = next[0]
-		} else if some {
-			err = nil // what was claimed is delivered; the rest looks again
-		}
-	}
 	return out, translate(err)
+}
+
+func orFarPast(floor time.Time) time.Time {
+	if floor.IsZero() {
+		return farPast
+	}
+	return floor
 }
 
 func queueClaim(ctx context.Context, q *db.Queries, queue int64, group mq.GroupInfo, floor time.Time, r *mq.ClaimRequest) {
@@ -107,38 +95,46 @@ func readClaims(br pgx.BatchResults, queue int64, claims *[]mq.Claim, oldest *ti
 	return err
 }
 
-func readNext(br pgx.BatchResults, next *mq.NextReady) error {
-	var ready *time.Time
-	var now time.Time
-	*next = mq.NextReady{In: -1}
-	err := br.QueryRow().Scan(&ready, &now, &next.Seeded)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
-	}
-	next.GroupExists = err == nil
-	if ready != nil {
-		next.In = max(ready.Sub(now), 0)
-	}
-	return err
-}
-
-// ReadyGroups reports which of the (queue, group) pairs have something to claim.
-func (s *Store) ReadyGroups(ctx context.Context, pairs []mq.QueueGroup) ([]mq.NextReady, error) {
+// ReadyGroups reports which groups have something to claim.
+func (s *Store) ReadyGroups(ctx context.Context, asked []mq.ReadyQuery) ([]mq.NextReady, error) {
 	var b batch
 	q := b.queries()
-	for _, p := range pairs {
-		_, _ = q.NextReady(ctx, db.NextReadyParams{QueueID: p.Queue, GroupID: p.Group})
+	for _, a := range asked {
+		if a.Pinned {
+			_, _ = q.NextReadyOf(ctx, db.NextReadyOfParams{QueueID: a.Queue, PartitionName: a.Partition, GroupID: a.Group})
+			continue
+		}
+		floor := orFarPast(a.Floor)
+		_, _ = q.NextReady(ctx, db.NextReadyParams{QueueID: a.Queue, GroupID: a.Group, Floor: &floor})
 	}
-	out := make([]mq.NextReady, len(pairs))
+	out := make([]mq.NextReady, len(asked))
 	err := s.run(ctx, s.hot, &b, func(br pgx.BatchResults) error {
 		for i := range out {
-			if err := readNext(br, &out[i]); err != nil {
+			if err := readNext(br, asked[i].Pinned, &out[i]); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	return out, translate(err)
+}
+
+func readNext(br pgx.BatchResults, pinned bool, next *mq.NextReady) error {
+	*next = mq.NextReady{In: -1}
+	var ready *time.Time
+	into := []any{&ready, &next.Now, &next.Seeded, &next.OldestRunning, &next.NextNumber}
+	if pinned {
+		into = into[:3]
+	}
+	err := br.QueryRow().Scan(into...)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	next.GroupExists = err == nil
+	if ready != nil {
+		next.Ready, next.In = *ready, max(ready.Sub(next.Now), 0)
+	}
+	return err
 }
 
 // ExtendLeases moves the live leases of an id on a queue. It returns how many

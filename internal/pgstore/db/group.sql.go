@@ -319,8 +319,10 @@ func (q *Queries) LockQueue(ctx context.Context, id int64) error {
 
 const NextReady = `-- name: NextReady :one
 SELECT (SELECT min(c.ready_at) FROM queen.cursors c
-        WHERE c.queue_id = $1 AND c.group_id = $2 AND c.ready_at IS NOT NULL)::timestamptz AS ready_at,
-       t.now::timestamptz AS now, g.seeded
+        WHERE c.queue_id = $1 AND c.group_id = $2 AND c.ready_at >= $3)::timestamptz AS ready_at,
+       t.now::timestamptz AS now, g.seeded,
+       pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest_running,
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next_number
 FROM queen.consumer_groups g, (SELECT queen.clock() AS now) t
 WHERE g.queue_id = $1 AND g.id = $2
 `
@@ -328,20 +330,70 @@ WHERE g.queue_id = $1 AND g.id = $2
 type NextReadyParams struct {
 	QueueID int64
 	GroupID int64
+	Floor   *time.Time
 }
 
 type NextReadyRow struct {
+	ReadyAt       time.Time
+	Now           time.Time
+	Seeded        bool
+	OldestRunning int64
+	NextNumber    int64
+}
+
+// Caller: a pop that got nothing, to know whether there is anything, when to look
+// again without being woken (end of a lease or of a hold), and whether the group
+// it knows is still there. Nothing below @floor is looked at. Transaction numbers
+// up to oldest_running, which is not counted, were over when this looked; from
+// next_number on none had been given out. Plan: first entry of the claim index
+// from the floor on.
+func (q *Queries) NextReady(ctx context.Context, arg NextReadyParams) (NextReadyRow, error) {
+	row := q.db.QueryRow(ctx, NextReady, arg.QueueID, arg.GroupID, arg.Floor)
+	var i NextReadyRow
+	err := row.Scan(
+		&i.ReadyAt,
+		&i.Now,
+		&i.Seeded,
+		&i.OldestRunning,
+		&i.NextNumber,
+	)
+	return i, err
+}
+
+const NextReadyOf = `-- name: NextReadyOf :one
+SELECT (SELECT c.ready_at
+        FROM (
+          SELECT p.id FROM queen.partitions p
+          WHERE p.queue_id = $1 AND p.name >= $2 AND p.name <= $2
+          ORDER BY p.name DESC LIMIT 1
+        ) p
+        CROSS JOIN LATERAL (
+          SELECT c.ready_at FROM queen.cursors c
+          WHERE c.queue_id = $1 AND c.partition_id = p.id AND c.group_id = $3
+          ORDER BY c.committed DESC LIMIT 1
+        ) c)::timestamptz AS ready_at,
+       t.now::timestamptz AS now, g.seeded
+FROM queen.consumer_groups g, (SELECT queen.clock() AS now) t
+WHERE g.queue_id = $1 AND g.id = $3
+`
+
+type NextReadyOfParams struct {
+	QueueID       int64
+	PartitionName string
+	GroupID       int64
+}
+
+type NextReadyOfRow struct {
 	ReadyAt time.Time
 	Now     time.Time
 	Seeded  bool
 }
 
-// Caller: a parked pop, with the empty claim, to know when to look again without
-// being woken (end of a lease or of a hold), and whether the group it knows is
-// still there. Plan: first entry of the claim index.
-func (q *Queries) NextReady(ctx context.Context, arg NextReadyParams) (NextReadyRow, error) {
-	row := q.db.QueryRow(ctx, NextReady, arg.QueueID, arg.GroupID)
-	var i NextReadyRow
+// As NextReady, for a pop of one partition. Plan: probes of partitions_name_key
+// and of the primary key.
+func (q *Queries) NextReadyOf(ctx context.Context, arg NextReadyOfParams) (NextReadyOfRow, error) {
+	row := q.db.QueryRow(ctx, NextReadyOf, arg.QueueID, arg.PartitionName, arg.GroupID)
+	var i NextReadyOfRow
 	err := row.Scan(&i.ReadyAt, &i.Now, &i.Seeded)
 	return i, err
 }
