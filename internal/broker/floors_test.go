@@ -10,7 +10,9 @@ import (
 var at = mq.QueueGroup{Queue: 1, Group: 2}
 
 // clockAt is an instant of the database, in ms.
-func clockAt(ms int) time.Time { return time.UnixMilli(1_700_000_000_000).Add(time.Duration(ms) * time.Millisecond) }
+func clockAt(ms int) time.Time {
+	return time.UnixMilli(1_700_000_000_000).Add(time.Duration(ms) * time.Millisecond)
+}
 
 // saw is a look at an instant that found nothing, or something ready at another.
 func saw(now int, running, next int64, ready ...int) *mq.NextReady {
