@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/queenmq-go/queenmq/internal/config"
+	"github.com/queenmq-go/queenmq/internal/longpoll"
 	"github.com/queenmq-go/queenmq/internal/node"
 	"github.com/queenmq-go/queenmq/internal/obs"
 )
@@ -60,14 +61,17 @@ func listen(ctx context.Context, cfg config.Config, log *slog.Logger, handler ht
 	if err != nil {
 		return fmt.Errorf("open port: %w", err)
 	}
+	const idle = 2 * time.Minute
+	waiting := longpoll.Listen(ln, idle)
 	srv := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
+		IdleTimeout:       idle,
+		BaseContext:       waiting.BaseContext,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(ln) }()
+	go func() { ended <- srv.Serve(waiting) }()
 	port := ln.Addr().(*net.TCPAddr).Port
 	url := "http://" + net.JoinHostPort(reachable(cfg.BindAddr), strconv.Itoa(port))
 	log.Info("broker is listening", "url", url, "version", buildVersion())
@@ -83,7 +87,7 @@ func listen(ctx context.Context, cfg config.Config, log *slog.Logger, handler ht
 	defer cancel()
 	// Parked pops are answered while Shutdown waits for them.
 	go drain()
-	if err := srv.Shutdown(limit); err != nil {
+	if err := errors.Join(srv.Shutdown(limit), waiting.Wait(limit)); err != nil {
 		_ = srv.Close()
 		log.Warn("requests were cut off at shutdown", "error", err)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/queenmq-go/queenmq/internal/config"
+	"github.com/queenmq-go/queenmq/internal/longpoll"
 	"github.com/queenmq-go/queenmq/internal/node"
 	"github.com/queenmq-go/queenmq/internal/pgtest"
 )
@@ -37,11 +38,12 @@ type Fleet struct {
 
 // Broker is one broker of a fleet.
 type Broker struct {
-	t      testing.TB
-	URL    string
-	Node   *node.Node
-	server *httptest.Server
-	client *http.Client
+	t       testing.TB
+	URL     string
+	Node    *node.Node
+	server  *httptest.Server
+	waiting *longpoll.Listener
+	client  *http.Client
 }
 
 // Start runs a fleet until the test ends.
@@ -69,7 +71,10 @@ func (f *Fleet) start(env []string) *Broker {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	b := &Broker{t: f.t, Node: n, server: httptest.NewServer(n.Handler())}
+	b := &Broker{t: f.t, Node: n, server: httptest.NewUnstartedServer(n.Handler())}
+	b.waiting = longpoll.Listen(b.server.Listener, time.Minute)
+	b.server.Listener, b.server.Config.BaseContext = b.waiting, b.waiting.BaseContext
+	b.server.Start()
 	b.URL = b.server.URL
 	b.client = &http.Client{Timeout: 90 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 	f.t.Cleanup(b.Stop)
@@ -84,6 +89,11 @@ func (b *Broker) Stop() {
 	b.Node.Drain()
 	b.client.CloseIdleConnections()
 	b.server.Close()
+	limit, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := b.waiting.Wait(limit); err != nil {
+		b.t.Errorf("parked requests at the end: %v", err)
+	}
 	b.Node.Close()
 	b.Node = nil
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
-	"strconv"
 	"time"
 
 	"github.com/queenmq-go/queenmq/internal/mq"
@@ -100,80 +99,37 @@ func callerOf(r *http.Request) Caller {
 	return Caller{Tenant: mq.DefaultTenant}
 }
 
-// response remembers what was sent, for the metrics and for a late error.
-type response struct {
-	http.ResponseWriter
-	status int
-}
-
-func (w *response) WriteHeader(status int) {
-	if w.status == 0 {
-		w.status = status
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *response) Write(b []byte) (int, error) {
-	if w.status == 0 {
-		w.status = http.StatusOK
-	}
-	return w.ResponseWriter.Write(b)
-}
-
-// Unwrap gives http.ResponseController the writer of the server.
-func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// json answers with the object or array that fill appends.
-func (w *response) json(status int, fill func(b []byte) []byte) error {
-	buf := getBuffer()
-	defer buf.free()
-	buf.b = fill(buf.b)
-	return w.send(status, buf.b)
-}
-
-func (w *response) send(status int, body []byte) error {
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	if _, err := w.Write(body); err != nil {
-		return &writeError{err}
-	}
-	return nil
-}
-
-// writeError is a failure to write the answer. There is nobody left to tell.
-type writeError struct{ error }
-
-func (e *writeError) Unwrap() error { return e.error }
-
 // handlerFunc handles one route. An error it returns is answered in one place.
 type handlerFunc func(w *response, r *http.Request) error
 
 // serve wraps the handler of a route with what every request gets: metrics,
 // the size check before anything is read, recovery and error answers.
-func (s *server) serve(route string, h handlerFunc) http.Handler {
+func (s *server) serve(rt *route) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		w := &response{ResponseWriter: rw}
-		start := time.Now()
-		defer func() { s.metrics.Request(r.Method, route, w.status, time.Since(start)) }()
-		defer func() {
-			if v := recover(); v != nil {
-				s.recovered(w, r, route, v)
-			}
-		}()
-		if s.o.Draining() {
-			// Sends the client's next request to another broker.
-			w.Header().Set("Connection", "close")
-		}
-		if r.ContentLength > s.o.MaxBodyBytes {
-			s.fail(w, r, route, tooLarge(s.o.MaxBodyBytes))
+		w := &response{rw: rw, draining: s.o.Draining}
+		if rt.method == consuming && mayWait(r) {
+			s.linger(w, r, rt)
 			return
 		}
-		if err := h(w, r); err != nil {
-			s.fail(w, r, route, err)
-		}
+		s.run(w, r, rt)
 	})
+}
+
+func (s *server) run(w *response, r *http.Request, rt *route) {
+	start := time.Now()
+	defer func() { s.metrics.Request(r.Method, rt.path, w.status, time.Since(start)) }()
+	defer func() {
+		if v := recover(); v != nil {
+			s.recovered(w, r, rt.path, v)
+		}
+	}()
+	if r.ContentLength > s.o.MaxBodyBytes {
+		s.fail(w, r, rt.path, tooLarge(s.o.MaxBodyBytes))
+		return
+	}
+	if err := rt.handle(w, r); err != nil {
+		s.fail(w, r, rt.path, err)
+	}
 }
 
 // recovered answers a panic with a 500 if there is still an answer to give,

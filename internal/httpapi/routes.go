@@ -89,15 +89,15 @@ func (s *server) router() http.Handler {
 		case http.MethodGet:
 			methods = append(methods, http.MethodHead)
 		}
-		m.Handle(patterns.Replace(rt.path), s.serve(rt.path, rt.handle)).Methods(methods...)
+		m.Handle(patterns.Replace(rt.path), s.serve(&rt)).Methods(methods...)
 	}
-	m.NotFoundHandler = s.serve("none", noSuchRoute)
-	m.MethodNotAllowedHandler = s.serve("none", func(_ *response, r *http.Request) error {
+	m.NotFoundHandler = s.serve(&route{path: "none", handle: noSuchRoute})
+	m.MethodNotAllowedHandler = s.serve(&route{path: "none", handle: func(_ *response, r *http.Request) error {
 		return &refusal{
 			status: http.StatusMethodNotAllowed, code: codeMethodNotAllowed, allow: allowed(m, r),
 			message: r.Method + " is not served here",
 		}
-	})
+	}})
 	return m
 }
 

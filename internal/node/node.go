@@ -204,10 +204,10 @@ func awaitDatabase(ctx context.Context, ping func(context.Context) error, log *s
 
 // softMemory is where the garbage collector starts to work harder. A broker
 // holds requests and caches, so a few hundred megabytes are plenty; a parked pop
-// is a connection with its buffers and comes on top.
+// is a connection with two goroutines and comes on top.
 const (
 	softMemory   = 200 << 20
-	parkedMemory = 24 << 10
+	parkedMemory = 10 << 10
 )
 
 // limitMemory keeps the soft limit of the process above what it cannot help
