@@ -21,25 +21,36 @@ func TestSafeTimeIsMaskedForARoleThatSeesNoOthers(t *testing.T) {
 	}
 	defer other.Release()
 	for _, masked := range []bool{false, true} {
-		tx, err := f.cold.BeginTx(t.Context(), pgx.TxOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = tx.Rollback(context.Background()) }() // with the role
-		if masked {
-			for _, sql := range []string{
-				"SELECT set_config('test.role', 'peep_' || pg_backend_pid(), true)",
-				"DO $$ BEGIN EXECUTE format('CREATE ROLE %I', current_setting('test.role')); " +
-					"EXECUTE format('GRANT USAGE ON SCHEMA queen TO %I', current_setting('test.role')); " +
-					"EXECUTE format('SET LOCAL ROLE %I', current_setting('test.role')); END $$",
-			} {
-				if _, err := tx.Exec(t.Context(), sql); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		if r, err := db.New(tx).ReadSafeTime(t.Context()); err != nil || r.Masked != masked {
-			t.Errorf("%+v, %v, want masked %v", r, err, masked)
+		if got := f.safeTimeMasked(masked); got != masked {
+			t.Errorf("masked %v, want %v", got, masked)
 		}
 	}
+}
+
+// safeTimeMasked reads the safe time in a transaction, as a role of its own when
+// restricted, which goes with the transaction.
+func (f *fixture) safeTimeMasked(restricted bool) bool {
+	f.t.Helper()
+	tx, err := f.cold.BeginTx(f.t.Context(), pgx.TxOptions{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if restricted {
+		for _, sql := range []string{
+			"SELECT set_config('test.role', 'peep_' || pg_backend_pid(), true)",
+			"DO $$ BEGIN EXECUTE format('CREATE ROLE %I', current_setting('test.role')); " +
+				"EXECUTE format('GRANT USAGE ON SCHEMA queen TO %I', current_setting('test.role')); " +
+				"EXECUTE format('SET LOCAL ROLE %I', current_setting('test.role')); END $$",
+		} {
+			if _, err := tx.Exec(f.t.Context(), sql); err != nil {
+				f.t.Fatal(err)
+			}
+		}
+	}
+	r, err := db.New(tx).ReadSafeTime(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return r.Masked
 }
