@@ -3,14 +3,21 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
+
+// detached is how long to wait for a parked pop to have left the HTTP server.
+const detached = 250 * time.Millisecond
 
 // leaver is a consumer that may drop its connection at any time.
 type leaver struct {
@@ -39,9 +46,10 @@ func TestGone_A9_B76_AParkedClientTakesNothing(t *testing.T) {
 		if s.pinned {
 			path += "/partition/" + partition
 		}
-		for _, query := range []string{"", "autoAck=true"} {
+		for i, query := range []string{"", "autoAck=true"} {
 			l := leavingPop(t, s.consumer, path+"?"+s.query(query+"&wait=true&timeout=30000"))
 			parked(t, s.consumer, s.queue, 1)
+			time.Sleep(time.Duration(i) * detached)
 			_ = l.conn.Close()
 			parkedNone(t, s.consumer, s.queue)
 			next := async(func() *PopAnswer { return s.popBy(s.third, "wait=true&timeout=15000&autoAck=true") })
@@ -127,16 +135,65 @@ func TestGone_StoppingAnswersTheParked(t *testing.T) {
 	b := f.One()
 	l := leavingPop(t, b, "/api/v1/pop/queue/n.q?wait=true&timeout=60000")
 	d := leavingPop(t, b, "/api/v1/pop?namespace=n&wait=true&timeout=60000")
-	parked(t, b, "n.q", 1)
+	time.Sleep(detached)
+	late := leavingPop(t, b, "/api/v1/pop/queue/n.q?wait=true&timeout=60000") // still the server's
+	parked(t, b, "n.q", 2)
 	start := time.Now()
 	b.Node.Drain()
-	for _, c := range []*leaver{l, d} {
+	for _, c := range []*leaver{l, d, late} {
 		line, err := c.read.ReadString('\n')
 		if err != nil && err != io.EOF || !strings.Contains(line, "204") {
 			t.Errorf("answered %q, %v", line, err)
 		}
 	}
 	within(t, "draining", time.Since(start), 0, 5*time.Second)
+}
+
+// TestGone_AParkedConnectionIsUsedAgain parks pops long enough to be taken out of
+// the HTTP server, again and again over one connection, with other requests in
+// between.
+func TestGone_AParkedConnectionIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	f := Start(t, Options{})
+	b := f.One()
+	var dials atomic.Int32
+	client := &http.Client{Transport: &http.Transport{
+		MaxConnsPerHost: 1, MaxIdleConnsPerHost: 1,
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dials.Add(1)
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		},
+	}}
+	defer client.CloseIdleConnections()
+	get := func(path string) (int, string) {
+		resp, err := client.Get(b.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	big := json.RawMessage(strconv.Quote(strings.Repeat("x", 200_000)))
+	for i := range 4 {
+		id := fmt.Sprint("m", i)
+		if i%2 == 0 {
+			time.AfterFunc(2*detached, func() { b.Push(Item{Queue: "q", TransactionID: id, Payload: big}) })
+		}
+		status, body := get("/api/v1/pop/queue/q?autoAck=true&wait=true&timeout=1000")
+		if i%2 == 0 && (status != 200 || !strings.Contains(body, id) || len(body) < 200_000) || i%2 == 1 && (status != 204 || body != "") {
+			t.Errorf("%d: %d, %d bytes", i, status, len(body))
+		}
+		if status, _ := get("/health"); status != 200 {
+			t.Errorf("%d: health %d", i, status)
+		}
+	}
+	if n := dials.Load(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
 }
 
 // parkedNone waits until nobody stands in line for a queue.
