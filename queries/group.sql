@@ -18,7 +18,8 @@ WHERE q.id = @queue_id
 ON CONFLICT ON CONSTRAINT consumer_groups_name_key DO NOTHING;
 
 -- name: LockGroup :exec
--- Caller: seeding and seek, first: one broker makes cursors of a group at a time.
+-- Caller: seeding, seek and deletion, first: one broker makes or removes cursors
+-- of a group at a time.
 -- Locks: the group row.
 SELECT g.id FROM queen.consumer_groups g WHERE g.queue_id = @queue_id AND g.id = @group_id FOR NO KEY UPDATE;
 
@@ -74,12 +75,15 @@ RETURNING c.seeded;
 -- name: NextReady :one
 -- Caller: a pop that got nothing, to know whether there is anything, when to look
 -- again without being woken (end of a lease or of a hold), and whether the group
--- it knows is still there. Nothing below @floor is looked at. Transaction numbers
--- up to oldest_running, which is not counted, were over when this looked; from
--- next_number on none had been given out. Plan: first entry of the claim index
--- from the floor on.
-SELECT (SELECT min(c.ready_at) FROM queen.cursors c
-        WHERE c.queue_id = @queue_id AND c.group_id = @group_id AND c.ready_at >= @floor)::timestamptz AS ready_at,
+-- it knows is still there. Only what is ready at @floor or later, and in
+-- @horizon_seconds from now at the latest, counts: around those are the dead entries of
+-- earlier claims and leases. Transaction numbers up to oldest_running, which is
+-- not counted, were over when this looked; from next_number on none had been given
+-- out. Plan: first entry of the claim index between the bounds.
+SELECT (SELECT c.ready_at FROM queen.cursors c
+        WHERE c.queue_id = @queue_id AND c.group_id = @group_id AND c.ready_at >= @floor
+          AND c.ready_at <= queen.clock() + make_interval(secs => @horizon_seconds::float8)
+        ORDER BY c.ready_at LIMIT 1)::timestamptz AS ready_at,
        t.now::timestamptz AS now, g.seeded,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest_running,
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next_number
@@ -145,11 +149,13 @@ ORDER BY p.id LIMIT @step FOR SHARE;
 
 -- name: AddMissingCursors :exec
 -- Caller: seek, after LockGroup and LockPartitionsToSeek. A cursor that a
--- partition lacks, drained. The lock on the group keeps two from making it.
+-- partition lacks, drained. The lock on the group keeps two from making it; a
+-- group that is gone gets none.
 INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed)
 SELECT @queue_id, p.id, @group_id, p.last_offset
 FROM queen.partitions p
 WHERE p.queue_id = @queue_id AND p.id = ANY (@ids::bigint[])
+  AND EXISTS (SELECT FROM queen.consumer_groups g WHERE g.queue_id = @queue_id AND g.id = @group_id)
   AND NOT EXISTS (SELECT FROM queen.cursors c
                   WHERE c.queue_id = @queue_id AND c.partition_id = p.id AND c.group_id = @group_id);
 

@@ -2,12 +2,19 @@
 -- Caller: broker lease extension. Every live lease of the id moves to the later
 -- of its expiry and now + @seconds; expired ones are not revived. The lock comes
 -- before the stamp. Plan: cursors_queue_id_lease_id_idx.
-WITH held AS MATERIALIZED (
-  SELECT c.partition_id, c.group_id
-  FROM queen.cursors c
-  WHERE c.queue_id = @queue_id AND c.lease_id = @lease_id::uuid
-  ORDER BY c.partition_id, c.group_id
-  FOR NO KEY UPDATE
+WITH found AS MATERIALIZED (
+  SELECT c.partition_id, c.group_id FROM queen.cursors c WHERE c.queue_id = @queue_id AND c.lease_id = @lease_id::uuid
+),
+held AS MATERIALIZED (
+  SELECT f.partition_id, f.group_id
+  FROM (SELECT x.partition_id, x.group_id FROM found x ORDER BY x.partition_id, x.group_id) f
+  CROSS JOIN LATERAL (
+    SELECT c.committed FROM queen.cursors c
+    WHERE c.queue_id = @queue_id AND c.partition_id = f.partition_id AND c.group_id = f.group_id
+      AND c.lease_id = @lease_id::uuid
+    ORDER BY c.committed DESC LIMIT 1
+    FOR NO KEY UPDATE
+  ) c
 ),
 moment AS MATERIALIZED (
   -- Depends on held, so it is evaluated once the locks are there.
@@ -24,12 +31,19 @@ RETURNING c.lease_expires_at::timestamptz AS lease_expires_at;
 -- name: ReleaseLeases :many
 -- Caller: broker pop, when the answer reached nobody. The batch is ready again
 -- at once and the attempt is taken back. Plan: cursors_queue_id_lease_id_idx.
-WITH held AS MATERIALIZED (
-  SELECT c.partition_id, c.group_id
-  FROM queen.cursors c
-  WHERE c.queue_id = @queue_id AND c.lease_id = @lease_id::uuid
-  ORDER BY c.partition_id, c.group_id
-  FOR NO KEY UPDATE
+WITH found AS MATERIALIZED (
+  SELECT c.partition_id, c.group_id FROM queen.cursors c WHERE c.queue_id = @queue_id AND c.lease_id = @lease_id::uuid
+),
+held AS MATERIALIZED (
+  SELECT f.partition_id, f.group_id
+  FROM (SELECT x.partition_id, x.group_id FROM found x ORDER BY x.partition_id, x.group_id) f
+  CROSS JOIN LATERAL (
+    SELECT c.committed FROM queen.cursors c
+    WHERE c.queue_id = @queue_id AND c.partition_id = f.partition_id AND c.group_id = f.group_id
+      AND c.lease_id = @lease_id::uuid
+    ORDER BY c.committed DESC LIMIT 1
+    FOR NO KEY UPDATE
+  ) c
 )
 UPDATE queen.cursors c
 SET ready_at = t.now, batch_end = NULL, lease_id = NULL, lease_expires_at = NULL, lease_count = 0,

@@ -16,8 +16,8 @@ import (
 // other one is proven, and what is found nowhere above it does not exist. Proof
 // takes two looks. The first, at an instant, notes the number that the next
 // transaction will get. The second, once all transactions before that number are
-// over, finds nothing that has been ready since before the instant: whoever
-// begins later stamps what it makes ready later.
+// over, finds the oldest that is ready: nothing older exists, and whoever begins
+// later stamps what it makes ready later than the instant.
 //
 // That rests on a clock that does not go back by more than the margin. In case it
 // does, as it may when a standby takes over, both are given up from time to time
@@ -30,18 +30,23 @@ type floors struct {
 type floor struct {
 	guess  time.Time
 	proven time.Time
-	until  time.Time // when both are given up, by our clock
-	now    time.Time // the database's clock at the last look
-	nowAt  time.Time // and when we learnt that, by ours
-	// Nothing ready since before then, if everybody before that number is over.
+	until  time.Time     // when both are given up, by our clock
+	now    time.Time     // the database's clock at the last look
+	nowAt  time.Time     // and when we learnt that, by ours
+	took   time.Duration // by the last scan of everything
+	// What becomes ready from now on is ready later than open, if everybody before
+	// that number is over.
 	open       time.Time
 	openNumber int64
 }
 
 const (
+	guessMargin = 40 * time.Millisecond // longer than most commits take
 	floorMargin = 200 * time.Millisecond
 	floorLife   = time.Second
 	floorShare  = 20 // a full scan takes no more than one part of so many
+	// What is worth a look beforehand, so that the claims need not do it too.
+	longScan = 10 * time.Millisecond
 )
 
 func newFloors() *floors { return &floors{at: map[mq.QueueGroup]*floor{}} }
@@ -56,6 +61,14 @@ func (f *floors) guess(at mq.QueueGroup) time.Time {
 		return fl.guess
 	}
 	return fl.proven
+}
+
+// tired tells that a claim would scan everything, and that this takes long.
+func (f *floors) tired(at mq.QueueGroup) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fl := f.valid(at)
+	return fl.until.IsZero() && fl.took > longScan
 }
 
 // proven is where a look may begin that wants to be sure; zero: at the beginning.
@@ -75,7 +88,7 @@ func (f *floors) claimed(at mq.QueueGroup, from, oldest time.Time, took time.Dur
 	fl := f.valid(at)
 	fl.renew(from, took)
 	if !fl.until.IsZero() {
-		fl.guess = oldest.Add(-floorMargin)
+		fl.guess = oldest.Add(-guessMargin)
 	}
 }
 
@@ -87,8 +100,12 @@ func (f *floors) looked(at mq.QueueGroup, from time.Time, saw *mq.NextReady, beg
 	fl := f.valid(at)
 	fl.renew(from, took)
 	covered := !from.After(fl.proven) && !fl.until.IsZero()
-	if covered && fl.openNumber > 0 && saw.OldestRunning >= fl.openNumber && (saw.Ready.IsZero() || saw.Ready.After(fl.open)) {
-		if bound := fl.open.Add(-floorMargin); bound.After(fl.proven) {
+	if covered && fl.openNumber > 0 && saw.OldestRunning >= fl.openNumber {
+		bound := fl.open.Add(-floorMargin)
+		if !saw.Ready.IsZero() && saw.Ready.Before(bound) {
+			bound = saw.Ready
+		}
+		if bound.After(fl.proven) {
 			fl.proven = bound
 		}
 		fl.openNumber = 0
@@ -105,7 +122,7 @@ func (f *floors) looked(at mq.QueueGroup, from time.Time, saw *mq.NextReady, beg
 // renew begins a time in which the floors hold, after a scan of everything.
 func (fl *floor) renew(from time.Time, took time.Duration) {
 	if from.IsZero() {
-		fl.until = time.Now().Add(max(floorLife, floorShare*took))
+		fl.took, fl.until = took, time.Now().Add(max(floorLife, floorShare*took))
 	}
 }
 

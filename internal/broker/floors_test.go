@@ -52,18 +52,36 @@ func TestFloorIsProvenByTwoLooks(t *testing.T) {
 	}
 }
 
-func TestFloorIsNotProvenOverWork(t *testing.T) {
+func TestFloorStopsAtWork(t *testing.T) {
 	t.Parallel()
 	f := newFloors()
 	look(f, time.Time{}, saw(1000, 5, 5))
 	look(f, time.Time{}, saw(2000, 5, 5))
-	look(f, time.Time{}, saw(3000, 5, 5, 900)) // ready before the instant, and locked by somebody
-	if p := f.proven(at); !p.IsZero() {
+	look(f, time.Time{}, saw(3000, 5, 5, 500)) // ready for long, and locked by somebody
+	if p := f.proven(at); !p.Equal(clockAt(500)) {
 		t.Fatalf("proven over what is ready: %v", p)
 	}
-	look(f, time.Time{}, saw(4000, 5, 5, 1001)) // it was claimed
-	if p := f.proven(at); p.IsZero() {
-		t.Fatal("not proven")
+	look(f, f.proven(at), saw(4000, 5, 5, 2900)) // it was claimed; the next is younger than the margin
+	if p, want := f.proven(at), clockAt(2000).Add(-floorMargin); !p.Equal(want) {
+		t.Fatalf("proven %v, want %v", p, want)
+	}
+}
+
+func TestLongScansAreMadeOnce(t *testing.T) {
+	t.Parallel()
+	f := newFloors()
+	f.claimed(at, time.Time{}, clockAt(5000), longScan/2)
+	f.at[at].until = time.Now().Add(-time.Millisecond)
+	if f.tired(at) {
+		t.Error("a short scan is worth a look")
+	}
+	f.claimed(at, time.Time{}, clockAt(5000), 2*longScan)
+	if f.tired(at) {
+		t.Error("scans although it need not")
+	}
+	f.at[at].until = time.Now().Add(-time.Millisecond)
+	if !f.tired(at) {
+		t.Error("a long scan is not worth a look")
 	}
 }
 
@@ -92,7 +110,7 @@ func TestFloorsAreGivenUp(t *testing.T) {
 	t.Parallel()
 	f := newFloors()
 	f.claimed(at, time.Time{}, clockAt(5000), 0)
-	if g, want := f.guess(at), clockAt(5000).Add(-floorMargin); !g.Equal(want) {
+	if g, want := f.guess(at), clockAt(5000).Add(-guessMargin); !g.Equal(want) {
 		t.Fatalf("guess %v, want %v", g, want)
 	}
 	if p := f.proven(at); !p.IsZero() {

@@ -175,6 +175,10 @@ func (b *Broker) claim(ctx context.Context, key popKey, conflation bool, claims 
 	next := mq.NextReady{GroupExists: true, Seeded: true, In: -1}
 	var floor time.Time
 	if !key.pinned {
+		if b.floors.tired(at) {
+			// For where to begin. An error there is one here too.
+			_, _ = b.ready(ctx, []popKey{key})
+		}
 		floor = b.floors.guess(at)
 	}
 	start := time.Now()
@@ -238,8 +242,11 @@ func (b *Broker) claimBelow(ctx context.Context, key popKey, g mq.GroupInfo, cla
 // ready asks when lines have work next.
 func (b *Broker) ready(ctx context.Context, keys []popKey) ([]mq.NextReady, error) {
 	asked := make([]mq.ReadyQuery, len(keys))
+	horizon := b.lot.Pace() // by then it is asked again
 	for i, k := range keys {
-		asked[i] = mq.ReadyQuery{QueueGroup: mq.QueueGroup{Queue: k.queue, Group: k.group}, Pinned: k.pinned, Partition: k.partition}
+		asked[i] = mq.ReadyQuery{
+			QueueGroup: mq.QueueGroup{Queue: k.queue, Group: k.group}, Horizon: horizon, Pinned: k.pinned, Partition: k.partition,
+		}
 		if !k.pinned {
 			asked[i].Floor = b.floors.proven(asked[i].QueueGroup)
 		}

@@ -76,8 +76,9 @@ type ClaimRequest struct {
 // ReadyQuery asks when a group has work next.
 type ReadyQuery struct {
 	QueueGroup
-	Floor     time.Time // what became ready before is not looked at; zero: everything is
-	Pinned    bool      // only this partition, whatever the floor
+	Floor     time.Time     // what became ready before is not looked at; zero: everything is
+	Horizon   time.Duration // nor what becomes ready later than in that time
+	Pinned    bool          // only this partition, whatever the bounds
 	Partition string
 }
 

@@ -379,10 +379,7 @@ func (l *Lot[K, T, R, A]) rest(ln *line[K, R, A], next time.Duration) {
 	for range min(ln.empty-l.cfg.Threshold, 30) {
 		d = time.Duration(float64(d) * l.cfg.Factor)
 	}
-	d = min(d, l.cfg.MaxInterval)
-	if l.cfg.LookRate > 0 {
-		d = max(d, time.Duration(len(l.lines))*time.Second/time.Duration(l.cfg.LookRate))
-	}
+	d = max(min(d, l.cfg.MaxInterval), l.turn())
 	ln.empty++
 	// Many lines must not look at the same instant.
 	d -= time.Duration(rand.Int64N(int64(d)/8 + 1))
@@ -406,6 +403,21 @@ func (l *Lot[K, T, R, A]) rest(ln *line[K, R, A], next time.Duration) {
 		}
 		l.ask(ln)
 	})
+}
+
+// turn is how long it takes to look at every line once. The lock is held.
+func (l *Lot[K, T, R, A]) turn() time.Duration {
+	if l.cfg.LookRate <= 0 {
+		return 0
+	}
+	return time.Duration(len(l.lines)) * time.Second / time.Duration(l.cfg.LookRate)
+}
+
+// Pace is how long a line rests at the most when nothing wakes it.
+func (l *Lot[K, T, R, A]) Pace() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(l.cfg.MaxInterval, l.turn())
 }
 
 // Waiting counts the parked and asking requests per topic.

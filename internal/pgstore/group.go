@@ -191,6 +191,9 @@ func (s *Store) DeleteGroup(ctx context.Context, queue, group int64, metadata bo
 		if err := q.LockQueue(ctx, queue); err != nil {
 			return err
 		}
+		if err := q.LockGroup(ctx, db.LockGroupParams{QueueID: queue, GroupID: group}); err != nil {
+			return err
+		}
 		n, err := q.DeleteCursors(ctx, db.DeleteCursorsParams{QueueID: queue, GroupID: group})
 		if err != nil {
 			return err

@@ -234,7 +234,7 @@ func anyValue(t *testing.T, types *pgtype.Map, oid uint32) string {
 		t.Fatalf("parameter of unknown type %d", oid)
 	}
 	value := map[string]string{
-		"int2": "1", "int4": "1", "int8": "1", "text": "p1", "bool": "true", "timestamptz": "2026-01-01Z", "bytea": `\x00`,
+		"int2": "1", "int4": "1", "int8": "1", "float8": "1", "text": "p1", "bool": "true", "timestamptz": "2026-01-01Z", "bytea": `\x00`,
 		"uuid": "00000000-0000-0000-0000-000000000001",
 	}[strings.TrimPrefix(typ.Name, "_")]
 	if value == "" {

@@ -105,7 +105,7 @@ func (s *Store) ReadyGroups(ctx context.Context, asked []mq.ReadyQuery) ([]mq.Ne
 			continue
 		}
 		floor := orFarPast(a.Floor)
-		_, _ = q.NextReady(ctx, db.NextReadyParams{QueueID: a.Queue, GroupID: a.Group, Floor: &floor})
+		_, _ = q.NextReady(ctx, db.NextReadyParams{QueueID: a.Queue, GroupID: a.Group, Floor: &floor, HorizonSeconds: a.Horizon.Seconds()})
 	}
 	out := make([]mq.NextReady, len(asked))
 	err := s.run(ctx, s.hot, &b, func(br pgx.BatchResults) error {

@@ -65,7 +65,11 @@ var hotSettings = map[string]string{
 	"enable_hashjoin":   "off",
 	"enable_mergejoin":  "off",
 	"enable_bitmapscan": "off",
-	"jit":               "off",
+	// Where an index has the order that is asked for, it is the one to use: what
+	// an old snapshot keeps alive makes a small index look dearer than a large one.
+	"enable_sort":             "off",
+	"enable_incremental_sort": "off",
+	"jit":                     "off",
 	// A gathered transaction that waits for one row holds all the others that
 	// it has locked, on every broker: it gives up soon and is sent again in
 	// parts.

@@ -223,7 +223,8 @@ func consistent(t *testing.T, c *Cluster) {
 	t.Helper()
 	for what, query := range map[string]string{
 		"cursors that nothing would ever make claimable": `SELECT count(*) FROM queen.cursors c JOIN queen.partitions p ON p.queue_id = c.queue_id AND p.id = c.partition_id
-			WHERE c.ready_at IS NULL AND (p.last_offset > c.committed OR c.lease_id IS NOT NULL)`,
+			WHERE c.ready_at IS NULL AND (p.last_offset <> c.committed OR c.lease_id IS NOT NULL)`,
+		"cursors too many of a group in a partition": `SELECT count(*) FROM (SELECT 1 FROM queen.cursors GROUP BY queue_id, partition_id, group_id HAVING count(*) > 1) twice`,
 		"partitions whose messages are not numbered without gaps": `SELECT count(*) FROM queen.partitions p, LATERAL (
 			SELECT coalesce(sum(message_count), 0) n, coalesce(max(end_offset), -1) last FROM queen.segments s
 			WHERE s.queue_id = p.queue_id AND s.partition_id = p.id) s WHERE s.n <> s.last + 1 OR s.last <> p.last_offset`,

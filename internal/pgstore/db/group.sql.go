@@ -15,6 +15,7 @@ INSERT INTO queen.cursors (queue_id, partition_id, group_id, committed)
 SELECT $1, p.id, $2, p.last_offset
 FROM queen.partitions p
 WHERE p.queue_id = $1 AND p.id = ANY ($3::bigint[])
+  AND EXISTS (SELECT FROM queen.consumer_groups g WHERE g.queue_id = $1 AND g.id = $2)
   AND NOT EXISTS (SELECT FROM queen.cursors c
                   WHERE c.queue_id = $1 AND c.partition_id = p.id AND c.group_id = $2)
 `
@@ -26,7 +27,8 @@ type AddMissingCursorsParams struct {
 }
 
 // Caller: seek, after LockGroup and LockPartitionsToSeek. A cursor that a
-// partition lacks, drained. The lock on the group keeps two from making it.
+// partition lacks, drained. The lock on the group keeps two from making it; a
+// group that is gone gets none.
 func (q *Queries) AddMissingCursors(ctx context.Context, arg AddMissingCursorsParams) error {
 	_, err := q.db.Exec(ctx, AddMissingCursors, arg.QueueID, arg.GroupID, arg.Ids)
 	return err
@@ -234,7 +236,8 @@ type LockGroupParams struct {
 	GroupID int64
 }
 
-// Caller: seeding and seek, first: one broker makes cursors of a group at a time.
+// Caller: seeding, seek and deletion, first: one broker makes or removes cursors
+// of a group at a time.
 // Locks: the group row.
 func (q *Queries) LockGroup(ctx context.Context, arg LockGroupParams) error {
 	_, err := q.db.Exec(ctx, LockGroup, arg.QueueID, arg.GroupID)
@@ -318,8 +321,10 @@ func (q *Queries) LockQueue(ctx context.Context, id int64) error {
 }
 
 const NextReady = `-- name: NextReady :one
-SELECT (SELECT min(c.ready_at) FROM queen.cursors c
-        WHERE c.queue_id = $1 AND c.group_id = $2 AND c.ready_at >= $3)::timestamptz AS ready_at,
+SELECT (SELECT c.ready_at FROM queen.cursors c
+        WHERE c.queue_id = $1 AND c.group_id = $2 AND c.ready_at >= $3
+          AND c.ready_at <= queen.clock() + make_interval(secs => $4::float8)
+        ORDER BY c.ready_at LIMIT 1)::timestamptz AS ready_at,
        t.now::timestamptz AS now, g.seeded,
        pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest_running,
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next_number
@@ -328,9 +333,10 @@ WHERE g.queue_id = $1 AND g.id = $2
 `
 
 type NextReadyParams struct {
-	QueueID int64
-	GroupID int64
-	Floor   *time.Time
+	QueueID        int64
+	GroupID        int64
+	Floor          *time.Time
+	HorizonSeconds float64
 }
 
 type NextReadyRow struct {
@@ -343,12 +349,18 @@ type NextReadyRow struct {
 
 // Caller: a pop that got nothing, to know whether there is anything, when to look
 // again without being woken (end of a lease or of a hold), and whether the group
-// it knows is still there. Nothing below @floor is looked at. Transaction numbers
-// up to oldest_running, which is not counted, were over when this looked; from
-// next_number on none had been given out. Plan: first entry of the claim index
-// from the floor on.
+// it knows is still there. Only what is ready at @floor or later, and in
+// @horizon_seconds from now at the latest, counts: around those are the dead entries of
+// earlier claims and leases. Transaction numbers up to oldest_running, which is
+// not counted, were over when this looked; from next_number on none had been given
+// out. Plan: first entry of the claim index between the bounds.
 func (q *Queries) NextReady(ctx context.Context, arg NextReadyParams) (NextReadyRow, error) {
-	row := q.db.QueryRow(ctx, NextReady, arg.QueueID, arg.GroupID, arg.Floor)
+	row := q.db.QueryRow(ctx, NextReady,
+		arg.QueueID,
+		arg.GroupID,
+		arg.Floor,
+		arg.HorizonSeconds,
+	)
 	var i NextReadyRow
 	err := row.Scan(
 		&i.ReadyAt,

@@ -11,12 +11,19 @@ import (
 )
 
 const ExtendLeases = `-- name: ExtendLeases :many
-WITH held AS MATERIALIZED (
-  SELECT c.partition_id, c.group_id
-  FROM queen.cursors c
-  WHERE c.queue_id = $2 AND c.lease_id = $3::uuid
-  ORDER BY c.partition_id, c.group_id
-  FOR NO KEY UPDATE
+WITH found AS MATERIALIZED (
+  SELECT c.partition_id, c.group_id FROM queen.cursors c WHERE c.queue_id = $2 AND c.lease_id = $3::uuid
+),
+held AS MATERIALIZED (
+  SELECT f.partition_id, f.group_id
+  FROM (SELECT x.partition_id, x.group_id FROM found x ORDER BY x.partition_id, x.group_id) f
+  CROSS JOIN LATERAL (
+    SELECT c.committed FROM queen.cursors c
+    WHERE c.queue_id = $2 AND c.partition_id = f.partition_id AND c.group_id = f.group_id
+      AND c.lease_id = $3::uuid
+    ORDER BY c.committed DESC LIMIT 1
+    FOR NO KEY UPDATE
+  ) c
 ),
 moment AS MATERIALIZED (
   -- Depends on held, so it is evaluated once the locks are there.
@@ -61,12 +68,19 @@ func (q *Queries) ExtendLeases(ctx context.Context, arg ExtendLeasesParams) ([]t
 }
 
 const ReleaseLeases = `-- name: ReleaseLeases :many
-WITH held AS MATERIALIZED (
-  SELECT c.partition_id, c.group_id
-  FROM queen.cursors c
-  WHERE c.queue_id = $1 AND c.lease_id = $2::uuid
-  ORDER BY c.partition_id, c.group_id
-  FOR NO KEY UPDATE
+WITH found AS MATERIALIZED (
+  SELECT c.partition_id, c.group_id FROM queen.cursors c WHERE c.queue_id = $1 AND c.lease_id = $2::uuid
+),
+held AS MATERIALIZED (
+  SELECT f.partition_id, f.group_id
+  FROM (SELECT x.partition_id, x.group_id FROM found x ORDER BY x.partition_id, x.group_id) f
+  CROSS JOIN LATERAL (
+    SELECT c.committed FROM queen.cursors c
+    WHERE c.queue_id = $1 AND c.partition_id = f.partition_id AND c.group_id = f.group_id
+      AND c.lease_id = $2::uuid
+    ORDER BY c.committed DESC LIMIT 1
+    FOR NO KEY UPDATE
+  ) c
 )
 UPDATE queen.cursors c
 SET ready_at = t.now, batch_end = NULL, lease_id = NULL, lease_expires_at = NULL, lease_count = 0,
