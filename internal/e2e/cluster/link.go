@@ -73,6 +73,12 @@ func (l *Link) Open() error {
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false) // sockets of that kind take no filter, see Vanish
 	ln, err := lc.Listen(context.Background(), "tcp", l.addr)
+	// A process that is just being started has our sockets until it is another
+	// program, the one that was closed too.
+	for until := time.Now().Add(5 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(until); {
+		time.Sleep(10 * time.Millisecond)
+		ln, err = lc.Listen(context.Background(), "tcp", l.addr)
+	}
 	if err != nil {
 		return err
 	}

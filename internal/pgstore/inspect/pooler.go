@@ -20,7 +20,10 @@ func Pooler(ctx context.Context, first, second *pgx.Conn) (Finding, bool) {
 	if before == first.PgConn().PID() {
 		return f, false
 	}
-	after, err := swap(ctx, first, second)
+	after := before
+	for tries := 0; err == nil && after == before && tries < 20; tries++ { // others may be using the pooler
+		after, err = swap(ctx, first, second)
+	}
 	switch {
 	case err != nil:
 		return Finding{"pooler", Fail, err.Error()}, true
