@@ -75,7 +75,8 @@ var hotPlans = []struct {
 	{name: "ClaimNewest", sql: db.ClaimNewest, uses: []indexUse{
 		{claimIndex, "ready_at <= queen.clock()"}, {cursorKey, "partition_id"}, {partitionKey, "id"}, {segmentKey, "end_offset >="},
 	}},
-	{name: "NextReady", sql: db.NextReady, uses: []indexUse{{claimIndex, "group_id"}}},
+	{name: "NextReady", sql: db.NextReady, uses: []indexUse{{claimIndex, "ready_at >="}}},
+	{name: "NextReadyOf", sql: db.NextReadyOf, uses: []indexUse{{nameKey, "name"}, {cursorKey, "partition_id"}}},
 	{name: "AckBatches", sql: db.AckBatches, uses: []indexUse{{cursorKey, "partition_id"}, {partitionKey, "id"}}},
 	{name: "LockCursors", sql: db.LockCursors, uses: []indexUse{{cursorKey, "partition_id"}}},
 	{name: "ResolveIDs", sql: db.ResolveIDs, uses: []indexUse{{idIndex, "id_hash"}}},

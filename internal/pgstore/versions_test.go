@@ -67,12 +67,12 @@ func (f *fixture) pages(g mq.GroupInfo) map[string]int64 {
 	m := message("", `1`)
 	part := mq.Append{Queue: f.queue, Runs: []mq.Run{{Partition: "p", Messages: []*mq.Message{m}}}}
 	out := map[string]int64{}
+	floor := time.Now() // below what this push makes ready, and above all before
 	f.explain(out, func(ctx context.Context, q *db.Queries) {
 		_ = q.LockPartitions(ctx, db.LockPartitionsParams{QueueID: f.queue.ID, Names: []string{"p"}})
 		_, _ = q.AppendSegments(ctx, appendParams(&part))
 	}, "LockPartitions", "AppendSegments")
 	lease := mq.ScopedID(f.queue.ID)
-	floor := time.Now().Add(-200 * time.Millisecond)
 	f.explain(out, func(ctx context.Context, q *db.Queries) {
 		queueClaim(ctx, q, f.queue.ID, g, floor, &mq.ClaimRequest{LeaseID: lease, Messages: 10, Partitions: 1, Bytes: 1 << 20, LeaseSeconds: 60})
 	}, "ClaimPartitions")
