@@ -10,7 +10,7 @@ import (
 )
 
 // writing bounds how long the client may take to accept a piece of an answer.
-const writing = 30 * time.Second
+const writing = 2 * time.Minute
 
 // Answer is the response to a detached request, as HTTP/1.1.
 type Answer struct {
