@@ -19,8 +19,7 @@ ON CONFLICT ON CONSTRAINT consumer_groups_name_key DO NOTHING;
 
 -- name: LockGroup :exec
 -- Caller: seeding, seek and deletion, first: one broker makes or removes cursors
--- of a group at a time.
--- Locks: the group row.
+-- of a group at a time. Locks: the group row.
 SELECT g.id FROM queen.consumer_groups g WHERE g.queue_id = @queue_id AND g.id = @group_id FOR NO KEY UPDATE;
 
 -- name: LockPartitionsToSeed :exec
@@ -75,11 +74,11 @@ RETURNING c.seeded;
 -- name: NextReady :one
 -- Caller: a pop that got nothing, to know whether there is anything, when to look
 -- again without being woken (end of a lease or of a hold), and whether the group
--- it knows is still there. Only what is ready at @floor or later, and in
--- @horizon_seconds from now at the latest, counts: around those are the dead entries of
--- earlier claims and leases. Transaction numbers up to oldest_running, which is
--- not counted, were over when this looked; from next_number on none had been given
--- out. Plan: first entry of the claim index between the bounds.
+-- it knows is still there. What is ready before @floor, or later than
+-- @horizon_seconds from now, does not count: there are the dead entries of earlier
+-- claims and leases. Transactions with numbers below oldest_running were over when
+-- this looked; from next_number on none had been given out. Plan: first entry of
+-- the claim index between the bounds.
 SELECT (SELECT c.ready_at FROM queen.cursors c
         WHERE c.queue_id = @queue_id AND c.group_id = @group_id AND c.ready_at >= @floor
           AND c.ready_at <= queen.clock() + make_interval(secs => @horizon_seconds::float8)

@@ -237,8 +237,7 @@ type LockGroupParams struct {
 }
 
 // Caller: seeding, seek and deletion, first: one broker makes or removes cursors
-// of a group at a time.
-// Locks: the group row.
+// of a group at a time. Locks: the group row.
 func (q *Queries) LockGroup(ctx context.Context, arg LockGroupParams) error {
 	_, err := q.db.Exec(ctx, LockGroup, arg.QueueID, arg.GroupID)
 	return err
@@ -349,11 +348,11 @@ type NextReadyRow struct {
 
 // Caller: a pop that got nothing, to know whether there is anything, when to look
 // again without being woken (end of a lease or of a hold), and whether the group
-// it knows is still there. Only what is ready at @floor or later, and in
-// @horizon_seconds from now at the latest, counts: around those are the dead entries of
-// earlier claims and leases. Transaction numbers up to oldest_running, which is
-// not counted, were over when this looked; from next_number on none had been given
-// out. Plan: first entry of the claim index between the bounds.
+// it knows is still there. What is ready before @floor, or later than
+// @horizon_seconds from now, does not count: there are the dead entries of earlier
+// claims and leases. Transactions with numbers below oldest_running were over when
+// this looked; from next_number on none had been given out. Plan: first entry of
+// the claim index between the bounds.
 func (q *Queries) NextReady(ctx context.Context, arg NextReadyParams) (NextReadyRow, error) {
 	row := q.db.QueryRow(ctx, NextReady,
 		arg.QueueID,
